@@ -6,8 +6,10 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "drive/layout.h"
 #include "pass/describe.h"
-#include "pass/operations.h"
+#include "pass/pages.h"
+#include "plan/simulate.h"
 
 const char *shore__memory_class_name(enum shore__memory_class of) {
     static const char *const name[] = {
@@ -80,29 +82,69 @@ static void fill_activations(const struct shore__train_plan *p, struct shore__fo
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
-/* Until a step is simulated: each lane works at an assumed rate, and the busiest one is the step. */
-static void fill_times(const struct shore__facts *f, const struct shore__train_plan *p, struct shore__forecast *out) {
-    static const double rate[SHORE_LANES] = {
-        [SHORE_LANE_COMPUTE] = 400e9,   [SHORE_LANE_BUS_IN] = 10e9,     [SHORE_LANE_BUS_OUT] = 10e9,
-        [SHORE_LANE_LINK_IN] = 10e9,    [SHORE_LANE_LINK_OUT] = 10e9,   [SHORE_LANE_DRIVE_READ] = 2e9,
-        [SHORE_LANE_DRIVE_WRITE] = 2e9, [SHORE_LANE_DRIVE_MIXED] = 2e9, [SHORE_LANE_DRIVE_UPDATE] = 1e9,
-        [SHORE_LANE_HOST_UPDATE] = 1e9, [SHORE_LANE_COMMIT] = 2e9};
-    uint64_t work[SHORE_LANES] = {0};
-    for (uint32_t i = 0; i < p->program->ncosts; i++) {
-        const struct shore__cost *c = &p->program->cost[i];
-        if (c->drive == 0) work[c->lane] += c->work;
-        if (c->lane == SHORE_LANE_DRIVE_READ) out->drive_read_bytes += c->work;
-        if (c->lane == SHORE_LANE_DRIVE_WRITE) out->drive_write_bytes += c->work;
-        if (c->lane == SHORE_LANE_LINK_IN || c->lane == SHORE_LANE_LINK_OUT) out->link_bytes += c->work;
+/* Bytes of parameters on the link, beside those of a simulation: it counts what moves in whole segments, and what is
+ * handed back to pages that stay not at all. Padding does not cross. fetched: bytes of pages that moved. */
+static int64_t link_beside(const struct shore__facts *f, const struct shore__train_plan *p, uint64_t fetched) {
+    const struct shore__model *m = f->model;
+    uint64_t each = f->mode == SHORE__F32 ? 4 : 2, moves = 0, crosses = 0;
+    int64_t kept = 0;
+    for (uint32_t i = 0; i < p->program->ntensors; i++) {
+        const struct shore_tensor *t = &p->program->tensor[i];
+        if (t->key != SHORE__ROW_PAGE) continue;
+        struct shore__page_id id = shore__page_at(m, t->index);
+        uint32_t segment, count;
+        shore__page_segments(m, id, &segment, &count);
+        uint64_t bytes = shore__layout_elems(m->layout, id.block, segment, count) * each;
+        if (id.kind == SHORE__PAGE_TAIL) continue; /* it comes in every step */
+        if (p->plan->fate[i].way == SHORE_WAY_KEEP) {
+            kept += (int64_t)bytes;
+        } else {
+            moves += t->bytes;
+            crosses += bytes;
+        }
     }
-    for (int lane = 0; lane < SHORE_LANES; lane++) {
-        out->lane_seconds[lane] = (double)work[lane] / rate[lane];
-        if (out->lane_seconds[lane] <= out->step_seconds) continue;
-        out->step_seconds = out->lane_seconds[lane];
-        out->bound = (enum shore_lane)lane;
+    if (moves) kept -= (int64_t)((double)fetched * (double)(moves - crosses) / (double)moves);
+    return kept;
+}
+
+/* Bytes that a program moves in a lane, whatever the plan: all, or of one drive. */
+static uint64_t behind(const struct shore_program *p, enum shore_lane lane, uint32_t drive) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < p->ncosts; i++)
+        if (p->cost[i].lane == lane && (drive == UINT32_MAX || p->cost[i].drive == drive)) bytes += p->cost[i].work;
+    return bytes;
+}
+
+/* What the drive that writes most writes: of updates its own share, of what moves as much of the rest. */
+static uint64_t written_most(const struct shore__facts *f, const struct shore_program *p, uint64_t all) {
+    uint64_t updates = behind(p, SHORE_LANE_DRIVE_WRITE, UINT32_MAX), most = 0;
+    for (uint32_t d = 0; d < f->drives.ndrives; d++) {
+        uint64_t own = behind(p, SHORE_LANE_DRIVE_WRITE, d);
+        if (own > most) most = own;
     }
-    out->drive_write_most_bytes = work[SHORE_LANE_DRIVE_WRITE];
+    return updates ? (uint64_t)((double)all * (double)most / (double)updates) : all / f->drives.ndrives;
+}
+
+static int fill_times(const struct shore__facts *f, const struct shore_machine *machine,
+                      const struct shore__train_plan *p, struct shore__forecast *out, struct shore_diag *diag) {
+    struct shore__simulation *simulation;
+    struct shore_plan_times times = {.size = sizeof times};
+    int rc = shore__simulation_open(p->program, machine, f->one_memory, &simulation, diag);
+    if (rc) return rc;
+    shore__simulate(simulation, p->plan->fate, &times);
+    shore__simulation_close(simulation);
+    out->step_seconds = times.step_seconds;
+    memcpy(out->lane_seconds, times.lane_seconds, sizeof out->lane_seconds);
+    out->bound = times.bound;
+    out->drive_read_bytes = times.drive_read_bytes;
+    out->drive_write_bytes = times.drive_write_bytes;
+    uint64_t moved = times.drive_write_bytes - behind(p->program, SHORE_LANE_DRIVE_WRITE, UINT32_MAX) -
+                     behind(p->program, SHORE_LANE_COMMIT, UINT32_MAX);
+    uint64_t fetched = times.drive_read_bytes - behind(p->program, SHORE_LANE_DRIVE_READ, UINT32_MAX) - moved;
+    out->link_bytes = (uint64_t)((int64_t)times.link_bytes + link_beside(f, p, fetched));
+    out->drive_write_most_bytes = written_most(f, p->program, times.drive_write_bytes);
     out->tokens_per_second = out->step_seconds > 0 ? (double)f->batch.rows / out->step_seconds : 0;
+    return 0;
 }
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
@@ -113,7 +155,6 @@ int shore__forecast(const struct shore__facts *f, const struct shore_machine *ma
     struct shore__needs needs;
     uint64_t start = shore__now_ns();
     *out = (struct shore__forecast){.disk_bytes = 0};
-    (void)machine;
     int rc = shore__plan_training(f, budget, &plan, &needs, diag);
     if (!rc && !budget) {
         rc = shore_budget(0, needs.minimum_bytes, needs.comfortable_bytes, &budget, diag);
@@ -129,7 +170,7 @@ int shore__forecast(const struct shore__facts *f, const struct shore_machine *ma
         out->budget_bytes = budget;
         fill_memory(&plan, out);
         fill_activations(&plan, out);
-        fill_times(f, &plan, out);
+        rc = fill_times(f, machine, &plan, out, diag);
     }
     shore__train_plan_close(&plan);
     out->plan_seconds = (double)(shore__now_ns() - start) * 1e-9;
