@@ -48,17 +48,30 @@ static const char *rate_text(double per_second, char *out, size_t bytes) {
     return out;
 }
 
+static const char *const parts[SHORE__STEP_PARTS] = {"forward", "head", "backward", "commit"};
+
+static void print_class(const struct shore__forecast *w, enum shore__memory_class class) {
+    uint64_t most = 0;
+    for (int part = 0; part < SHORE__STEP_PARTS; part++)
+        if (w->part_bytes[part][class] > most) most = w->part_bytes[part][class];
+    if (!most) return;
+    printf("  %-12s", shore__memory_class_name(class));
+    for (int part = 0; part < SHORE__STEP_PARTS; part++)
+        printf("%14s", shore__format_size(w->part_bytes[part][class]).text);
+    putchar('\n');
+}
+
 static void print_memory(const struct shore__plan_report *r) {
     const struct shore__forecast *w = &r->outlook->forecast;
-    unsigned nth = 0;
     row("budget", "%s; at least %s; no faster from %s on", shore__format_size(w->budget_bytes).text,
         shore__format_size_up(w->minimum_bytes).text, shore__format_size_up(r->useful_bytes).text);
-    row("peak", "%s", shore__format_size(w->peak_bytes).text);
+    row("memory", "%s at most", shore__format_size(w->peak_bytes).text);
+    printf("%14s", "");
+    for (int part = 0; part < SHORE__STEP_PARTS; part++)
+        printf("%14s", parts[part]);
+    putchar('\n');
     for (int c = 0; c < SHORE__MEMORY_CLASSES; c++)
-        if (w->memory_bytes[c])
-            part(&nth, shore__memory_class_name((enum shore__memory_class)c),
-                 shore__format_size(w->memory_bytes[c]).text);
-    end_parts(nth);
+        print_class(w, (enum shore__memory_class)c);
     row("activations", "%s kept, %s computed again, %s on drives", shore__format_size(w->kept_bytes).text,
         shore__format_size(w->recomputed_bytes).text, shore__format_size(w->offloaded_bytes).text);
 }
@@ -122,6 +135,13 @@ static json_t *bytes_json(uint64_t bytes) {
     return json_integer((json_int_t)bytes);
 }
 
+static json_t *classes_json(const uint64_t bytes[SHORE__MEMORY_CLASSES]) {
+    json_t *o = json_object();
+    for (int c = 0; c < SHORE__MEMORY_CLASSES; c++)
+        json_object_set_new(o, shore__memory_class_name((enum shore__memory_class)c), bytes_json(bytes[c]));
+    return o;
+}
+
 /* Lanes of one name count as the busier one. */
 static json_t *lanes_json(const struct shore__forecast *w) {
     json_t *o = json_object();
@@ -147,10 +167,9 @@ static json_t *changes_json(const struct shore__plan_report *r) {
 json_t *shore__plan_json(const struct shore__plan_report *r) {
     const struct shore__outlook *o = r->outlook;
     const struct shore__forecast *w = &o->forecast;
-    json_t *memory = json_object(), *j = json_object();
-    for (int c = 0; c < SHORE__MEMORY_CLASSES; c++)
-        json_object_set_new(memory, shore__memory_class_name((enum shore__memory_class)c),
-                            bytes_json(w->memory_bytes[c]));
+    json_t *over_step = json_object(), *j = json_object();
+    for (int part = 0; part < SHORE__STEP_PARTS; part++)
+        json_object_set_new(over_step, parts[part], classes_json(w->part_bytes[part]));
     const struct {
         const char *key;
         uint64_t bytes;
@@ -175,7 +194,8 @@ json_t *shore__plan_json(const struct shore__plan_report *r) {
     json_object_set_new(j, "bound",
                         json_string(w->bound == SHORE_LANES ? "max_writes_per_day" : shore_lane_name(w->bound)));
     json_object_set_new(j, "lanes", lanes_json(w));
-    json_object_set_new(j, "memory", memory);
+    json_object_set_new(j, "memory", classes_json(w->memory_bytes));
+    json_object_set_new(j, "memory_over_step", over_step);
     json_object_set_new(j, "activations",
                         json_pack("{s:I, s:I, s:I}", "kept", (json_int_t)w->kept_bytes, "recomputed",
                                   (json_int_t)w->recomputed_bytes, "offloaded", (json_int_t)w->offloaded_bytes));

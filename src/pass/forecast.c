@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "drive/layout.h"
 #include "pass/describe.h"
+#include "pass/operations.h"
 #include "pass/pages.h"
 #include "plan/simulate.h"
 
@@ -44,28 +45,38 @@ static uint64_t add_phase(const struct shore__region_list *rows, uint32_t phase,
     return sum;
 }
 
-/* Memory by class when a step needs most. What is mapped and idle then makes up the rest of the peak. */
-static void fill_memory(const struct shore__train_plan *p, struct shore__forecast *out) {
+static enum shore__step_part part_of(uint32_t n, uint32_t phase) {
+    if (phase < shore__phase_loss(n)) return SHORE__IN_FORWARD;
+    if (phase <= shore__phase_head(n)) return SHORE__IN_HEAD;
+    return phase < shore__phase_backward(n, 0) ? SHORE__IN_BACKWARD : SHORE__IN_COMMIT;
+}
+
+/* Memory by class when each part of a step needs most. What is mapped and idle then makes up the rest of the peak. */
+static void fill_memory(uint32_t layers, const struct shore__train_plan *p, struct shore__forecast *out) {
     const struct shore__region_list *rows = &p->plan->rows;
-    uint64_t most = 0, sum = 0;
-    uint32_t at = 0;
-    for (uint32_t phase = 0; phase < rows->phases; phase++) {
-        uint64_t bytes = add_phase(rows, phase, NULL);
-        if (bytes <= most) continue;
-        most = bytes;
-        at = phase;
-    }
-    add_phase(rows, at, out->memory_bytes);
-    for (uint32_t i = 0; i < p->program->ntensors; i++) {
-        const struct shore_tensor *t = &p->program->tensor[i];
-        const struct shore__fate *fate = &p->plan->fate[i];
-        if (t->own) out->memory_bytes[class_of(t->key)] += fate->bytes * fate->count;
-    }
+    uint64_t most[SHORE__STEP_PARTS] = {0}, sum;
+    uint32_t at[SHORE__STEP_PARTS] = {0};
     for (int k = 0; k < SHORE_PLACES; k++)
         out->peak_bytes += p->plan->place_total[k];
-    for (int c = 0; c < SHORE__MEMORY_CLASSES; c++)
-        sum += out->memory_bytes[c];
-    out->memory_bytes[SHORE__MEMORY_IDLE] = out->peak_bytes - sum;
+    for (uint32_t phase = 0; phase < rows->phases; phase++) {
+        enum shore__step_part part = part_of(layers, phase);
+        uint64_t bytes = add_phase(rows, phase, NULL);
+        if (bytes <= most[part]) continue;
+        most[part] = bytes;
+        at[part] = phase;
+    }
+    for (int part = 0, peak = 0; part < SHORE__STEP_PARTS; part++) {
+        uint64_t *bytes = out->part_bytes[part];
+        sum = add_phase(rows, at[part], bytes);
+        for (uint32_t i = 0; i < p->program->ntensors; i++) {
+            const struct shore_tensor *t = &p->program->tensor[i];
+            uint64_t own = t->own ? p->plan->fate[i].bytes * p->plan->fate[i].count : 0;
+            bytes[class_of(t->key)] += own;
+            sum += own;
+        }
+        bytes[SHORE__MEMORY_IDLE] = out->peak_bytes - sum;
+        if (most[part] >= most[peak]) memcpy(out->memory_bytes, bytes, sizeof out->memory_bytes), peak = part;
+    }
 }
 
 /* Activations that backward needs, by what becomes of them. */
@@ -168,7 +179,7 @@ int shore__forecast(const struct shore__facts *f, const struct shore_machine *ma
     }
     if (!rc && budget >= needs.minimum_bytes) {
         out->budget_bytes = budget;
-        fill_memory(&plan, out);
+        fill_memory(f->model->arch.n_layer, &plan, out);
         fill_activations(&plan, out);
         rc = fill_times(f, machine, &plan, out, diag);
     }

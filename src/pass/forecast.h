@@ -11,6 +11,9 @@ struct shore_machine;
 
 const char *shore__memory_class_name(enum shore__memory_class of);
 
+/* Parts of a step. */
+enum shore__step_part { SHORE__IN_FORWARD, SHORE__IN_HEAD, SHORE__IN_BACKWARD, SHORE__IN_COMMIT, SHORE__STEP_PARTS };
+
 /* Bytes and seconds are those of one steady step, unless the name says otherwise. */
 struct shore__forecast {
     uint64_t minimum_bytes;     /* the least budget: training refuses a mebibyte less */
@@ -18,7 +21,8 @@ struct shore__forecast {
     uint64_t budget_bytes; /* of the plan. 0: the budget is below minimum_bytes. Then all below is 0, except disk */
     uint64_t peak_bytes;   /* of the process */
     uint64_t memory_bytes[SHORE__MEMORY_CLASSES]; /* by class when a step needs most: together peak_bytes */
-    uint64_t disk_bytes;                          /* of all volumes */
+    uint64_t part_bytes[SHORE__STEP_PARTS][SHORE__MEMORY_CLASSES]; /* the same of each part of it */
+    uint64_t disk_bytes;                                           /* of all volumes */
     double step_seconds, tokens_per_second;
     double lane_seconds[SHORE_LANES];                         /* of work; of drives the busiest one's */
     enum shore_lane bound;                                    /* the lane that works longest */
