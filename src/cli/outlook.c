@@ -37,7 +37,7 @@ int shore__plan_rates_open(const char *named, const struct shore__settings *s, s
     if (rc) return rc;
     snprintf(out->from, sizeof out->from, file ? "rates of %s" : "rates as measured on this machine",
              out->machine->name);
-    if (n) unknown = shore__machine_take_drives(out->machine, s->drives.text, n);
+    if (n) unknown = shore__machine_take_drives(out->machine, s->drives.text, n, file != NULL);
     say_unknown(out, unknown);
     return 0;
 }

@@ -32,19 +32,20 @@ static const struct shore__machine_drive *measured(const struct shore_machine *m
     return NULL;
 }
 
-uint32_t shore__machine_take_drives(struct shore_machine *m, const char *const *drives, uint32_t n) {
+uint32_t shore__machine_take_drives(struct shore_machine *m, const char *const *drives, uint32_t n, bool in_order) {
     const struct shore_machine before = *m;
+    bool by_device = before.measured && !in_order;
     uint32_t unknown = 0;
     m->ndrives = n < SHORE__MACHINE_DRIVES_MAX ? n : SHORE__MACHINE_DRIVES_MAX;
     for (uint32_t i = 0; i < m->ndrives; i++) {
         struct shore__whereabouts lies = {.free_bytes = 0};
         const struct shore__machine_drive *known =
-            before.measured ? measured(&before, drives[i], &lies) : shore__machine_drive(&before, i);
+            by_device ? measured(&before, drives[i], &lies) : shore__machine_drive(&before, i);
         unknown += !known;
         m->drive[i] = known ? *known : shore__machine_assumed()->drive[0];
         if (!known) shore__machine_device(&lies, m->drive[i].device, sizeof m->drive[i].device);
-        if (before.measured) m->drive[i].room = lies.free_bytes;
-        if (!before.measured && i >= before.ndrives) m->drive[i].device[0] = '\0'; /* like the last, on its own */
+        if (by_device) m->drive[i].room = lies.free_bytes;
+        if (!by_device && i >= before.ndrives) m->drive[i].device[0] = '\0'; /* like the last, on its own */
     }
     shore__machine_share(m);
     return unknown;

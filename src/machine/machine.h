@@ -92,9 +92,10 @@ double shore__machine_seconds(const struct shore_machine *machine, enum shore_wo
 /* The description of a drive of a fleet: more drives than there are equal the last. NULL: none is described. */
 const struct shore__machine_drive *shore__machine_drive(const struct shore_machine *machine, uint32_t drive);
 
-/* Makes drives of a fleet the machine's, in order. Those of a machine that was measured are known by their device;
- * otherwise the description's drives stand for them in order. Returns how many are unknown, which are then assumed. */
-uint32_t shore__machine_take_drives(struct shore_machine *machine, const char *const *drives, uint32_t ndrives);
+/* Makes drives of a fleet the machine's. in_order: the description's drives stand for them, in order. Otherwise those
+ * of a machine that was measured are known by their device. Returns how many are unknown, which are then assumed. */
+uint32_t shore__machine_take_drives(struct shore_machine *machine, const char *const *drives, uint32_t ndrives,
+                                    bool in_order);
 /* The name of a drive's device in descriptions. */
 void shore__machine_device(const struct shore__whereabouts *lies, char *out, size_t bytes);
 /* Says which drives share a device. */

@@ -10,7 +10,7 @@
 #include "base/units.h"
 #include "pass/costs.h"
 
-enum { D = 768, QKV = 3 * D, FF = 4 * D, HEADS = 12, HEAD_DIM = D / HEADS, LAYERS = 3, SAMPLES = 64 };
+enum { D = 768, QKV = 3 * D, FF = 4 * D, HEADS = 12, HEAD_DIM = D / HEADS, UNIT = 1024, LAYERS = 3, SAMPLES = 64 };
 #define ENOUGH_SECONDS 0.7 /* with three samples at least */
 #define MOST_SECONDS 4.0   /* with one at least */
 
@@ -34,7 +34,7 @@ static shore__buf take(struct bench *b, size_t *at, size_t elems, size_t width) 
 
 /* Lays out all operands; the memory may not be there yet. Returns the bytes. */
 static size_t lay_out(struct bench *b, size_t e) {
-    size_t at = 0, n = b->rows;
+    size_t at = 0, n = UNIT;
     for (int i = 0; i < LAYERS; i++)
         b->weight[i] = take(b, &at, weight_elems, e);
     b->dw = take(b, &at, weight_elems, 4);
@@ -93,7 +93,7 @@ static int layer(struct bench *b, shore__buf weight) {
     shore__buf qkv_w = weight, out_w = shore__at(qkv_w, (size_t)D * QKV * width),
                up_w = shore__at(out_w, (size_t)D * D * width), down_w = shore__at(up_w, (size_t)D * FF * width);
     shore__buf v = b->vector, g = shore__at(v, (size_t)FF * 4);
-    double pairs = rows * ((double)b->attention.seq_len + 1) / 2 * HEADS;
+    double pairs = UNIT * ((double)b->attention.seq_len + 1) / 2 * HEADS;
     memset(b->seconds, 0, sizeof b->seconds);
     memset(b->work, 0, sizeof b->work);
     op->weights_changed(c);
@@ -155,7 +155,7 @@ static int measure_rows(struct bench *b, enum shore_precision precision, struct 
 
 static int measure_with(struct bench *b, const struct shore__compute_options *how, struct shore_machine *m,
                         bool (*stop)(void), struct shore_diag *diag) {
-    static const size_t rows[] = {64, 256, 1024};
+    static const size_t rows[] = {64, 256, UNIT};
     double layer_seconds = 0;
     int rc = 0;
     for (size_t i = 0; !rc && i < sizeof rows / sizeof *rows && layer_seconds * 4 < MOST_SECONDS; i++) {
@@ -172,7 +172,8 @@ static int measure_with(struct bench *b, const struct shore__compute_options *ho
                                        .head_dim = HEAD_DIM,
                                        .backward = true};
         b->rows = rows[i];
-        b->attention = (struct shore__attention){1, rows[i], HEADS, HEADS, HEAD_DIM, 0, 0.125f};
+        /* as many sequences as a unit has */
+        b->attention = (struct shore__attention){UNIT / rows[i], rows[i], HEADS, HEADS, HEAD_DIM, 0, 0.125f};
         rc = shore__compute_describe(how, &shapes, &is, diag);
         if (rc) break;
         size_t bytes = lay_out(b, shore__mode_bytes(is.mode)), room = is.workspace_bytes + is.packed_bytes;

@@ -252,20 +252,24 @@ static void what_ships_is_read_by_its_name(void **state) {
 static void drives_are_known_by_order_or_by_device(void **state) {
     const char *drives[] = {"/tmp/a", "/tmp/b", "ram:"};
     struct shore_machine *m = taken(everything);
-    assert_int_equal(shore__machine_take_drives(m, drives, 2), 2); /* it was measured, elsewhere */
+    assert_int_equal(shore__machine_take_drives(m, drives, 2, true), 0);
+    assert_true(m->drive[0].read == 280 && m->drive[1].read == 5);
+    shore_machine_free(m);
+    m = taken(everything);
+    assert_int_equal(shore__machine_take_drives(m, drives, 2, false), 2); /* it was measured, elsewhere */
     assert_true(m->drive[0].mixed == shore__machine_assumed()->drive[0].mixed);
     assert_int_equal(m->drive[1].shares, 1); /* both lie in /tmp */
     strcpy(m->drive[0].device, m->drive[1].device);
     m->drive[0].read = 77;
     m->ndrives = 1;
-    assert_int_equal(shore__machine_take_drives(m, drives, 3), 1);
+    assert_int_equal(shore__machine_take_drives(m, drives, 3, false), 1);
     assert_true(m->drive[0].read == 77 && m->drive[1].read == 77);
     assert_true(m->drive[0].room > 0);
     assert_int_equal(m->drive[1].shares, 1);
     assert_int_equal(m->drive[2].shares, 0);
     shore_machine_free(m);
     m = taken("{\"drives\": [{\"read\": 5, \"device\": \"x\"}, {\"read\": 6, \"device\": \"x\"}]}");
-    assert_int_equal(shore__machine_take_drives(m, drives, 3), 0);
+    assert_int_equal(shore__machine_take_drives(m, drives, 3, true), 0);
     assert_int_equal(m->ndrives, 3);
     assert_true(m->drive[0].read == 5 && m->drive[1].read == 6 && m->drive[2].read == 6);
     assert_int_equal(m->drive[1].shares, 1);
