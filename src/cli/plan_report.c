@@ -63,7 +63,7 @@ static void print_class(const struct shore__forecast *w, enum shore__memory_clas
 
 static void print_memory(const struct shore__plan_report *r) {
     const struct shore__forecast *w = &r->outlook->forecast;
-    row("budget", "%s; at least %s; no faster from %s on", shore__format_size(w->budget_bytes).text,
+    row("budget", "%s; at least %s; no faster from %s on", shore__format_size_up(w->budget_bytes).text,
         shore__format_size_up(w->minimum_bytes).text, shore__format_size_up(r->useful_bytes).text);
     row("memory", "%s at most", shore__format_size(w->peak_bytes).text);
     printf("%14s", "");

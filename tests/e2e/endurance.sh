@@ -28,16 +28,22 @@ must train "${base[@]}" --drive "$place/a" "$place/b" --drive-speeds 1,1 --out "
     --max-writes-per-day "500TB,$((written * 86400 * 5 / 3))"
 paced "each drive" "$place/each" 0.2
 
-# A step that waits for a day is stopped at once, and the run that goes on waits, too.
-"$LONGSHORE" train "${base[@]}" --drive "$place/a" --out "$place/day" --max-writes-per-day $((written * 3 / 2)) \
-    >"$place/day.log" 2>&1 </dev/null &
-background=$!
-await grep -qs "steps wait for --max-writes-per-day .*: the next one begins in" "$place/day.log"
-kill -INT $background
-wait $background
-same "exit code of a stop" $? 0
-background=
-same "the step is committed" "$(sed -nE "s/^step ([0-9]+) digest .*/\1/p" "$place/day.log")" 1
+# stops ARGS...: training that waits for a day is stopped at once, without a word about failure
+stops() {
+    rm -f "$place/day.log"
+    "$LONGSHORE" "$@" >"$place/day.log" 2>&1 </dev/null &
+    background=$!
+    await grep -qs "steps wait for --max-writes-per-day .*: the next one begins in" "$place/day.log"
+    kill -INT $background
+    wait $background
+    same "exit code of a stop" $? 0
+    background=
+    steps=$(sed -nE 's/^step ([0-9]+) digest .*/\1/p' "$place/day.log")
+}
+stops train "${base[@]}" --drive "$place/a" --out "$place/day" --max-writes-per-day $((written * 3 / 2))
+same "the step is committed" "$steps" 1
+stops train --resume "$place/day" # which goes on with the limit
+same "and one more" "$steps" 2
 must train --resume "$place/day" --max-writes-per-day none
 same "none ends it" "$(digest)" "$wanted"
 
