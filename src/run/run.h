@@ -151,9 +151,11 @@ struct shore__worker {
 bool shore__run_worker(const char *path, struct shore__worker *out);
 /* The run's last steps, from metrics.jsonl in whatever state it is. */
 struct shore__pulse {
-    double loss;          /* the newest; NaN: unknown */
-    double step_seconds;  /* median of the newest; 0: unknown */
-    uint32_t steps_timed; /* number of steps in the median */
+    double loss;            /* the newest; NaN: unknown */
+    double step_seconds;    /* median of the newest; 0: unknown */
+    uint32_t steps_timed;   /* number of steps in the median */
+    uint64_t written_bytes; /* to the drives, by the newest; 0: unknown */
+    double seconds_ago;     /* since the newest */
 };
 void shore__run_pulse(const struct shore__run *run, struct shore__pulse *out);
 void shore__run_close(struct shore__run *run); /* frees model, tokenizer, datasets, settings */

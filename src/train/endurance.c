@@ -1,6 +1,6 @@
 /* --max-writes-per-day: holds back steps, so that what the drives have written since the start, with the step that
- * begins, is never more than the limit's share of the time. Time that passed without writes is not made up for: a day
- * of waiting for a drive is no day's worth of writes. */
+ * begins, is never more than the limit's share of the time. A resumed run counts from its last step. Time that passed
+ * without writes is not made up for: a day of waiting for a drive is no day's worth of writes. */
 #include <stdlib.h>
 
 #include "base/units.h"
@@ -30,7 +30,23 @@ static uint64_t count(const struct trainer *t, uint32_t i) {
     return bytes;
 }
 
-int shore__endurance_open(struct trainer *t, struct shore_diag *diag) {
+/* The run's last step counts: a run that is started again and again makes no more steps than one that goes on. */
+static void count_last_step(struct trainer *t) {
+    struct endurance *e = t->endurance;
+    struct shore__pulse pulse;
+    shore__run_pulse(t->run, &pulse);
+    if (!pulse.written_bytes) return;
+    uint64_t ago_ns = pulse.seconds_ago > 0 ? (uint64_t)(pulse.seconds_ago * 1e9) : 0;
+    e->start_ns = e->start_ns > ago_ns ? e->start_ns - ago_ns : 0;
+    e->steps = 1;
+    for (uint32_t i = 0; i <= e->ndrives; i++) {
+        double share =
+            i < e->ndrives ? (double)shore_fleet_drive_segments(t->fleet, i) / (double)t->m->layout->segments : 1;
+        e->of[i].start -= (uint64_t)(share * (double)pulse.written_bytes);
+    }
+}
+
+int shore__endurance_open(struct trainer *t, bool fresh, struct shore_diag *diag) {
     uint32_t n = (uint32_t)t->s->drives.count;
     uint64_t *most = calloc(n + 1, sizeof *most);
     bool limited = false;
@@ -44,6 +60,7 @@ int shore__endurance_open(struct trainer *t, struct shore_diag *diag) {
         t->endurance->start_ns = shore__now_ns();
         for (uint32_t i = 0; i <= n; i++)
             t->endurance->of[i] = (struct written){.most = most[i], .start = count(t, i)};
+        if (!fresh) count_last_step(t);
     }
     free(most);
     return rc;
@@ -90,6 +107,7 @@ static void say(struct trainer *t, double seconds) {
 bool shore__endurance_wait(struct trainer *t) {
     const uint64_t look_ns = 100000000;
     struct endurance *e = t->endurance;
+    if (!e || !e->steps) return false;
     for (uint32_t i = 0; i <= e->ndrives; i++)
         e->of[i].step = (double)(count(t, i) - e->of[i].start) / (double)e->steps;
     uint64_t due = due_ns(t, 1), start = shore__now_ns(), now = start;

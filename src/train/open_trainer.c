@@ -118,7 +118,7 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     t->pass.c = t->c;
     rc = shore__activations_open(t, diag);
     if (!rc) rc = shore_meter_open(t->fleet, &t->meter, diag);
-    if (!rc) rc = shore__endurance_open(t, diag);
+    if (!rc) rc = shore__endurance_open(t, fresh, diag);
     if (!rc) rc = shore__train_lay_out(t, &t->memory, diag);
     if (!rc) rc = shore__gradients_open(t, diag);
     if (!rc) rc = shore__compress_open(t, diag);

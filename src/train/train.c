@@ -119,8 +119,8 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
     struct shore_fleet_info info = shore__fleet_info(t.fleet);
     shore__commit_begin_counting(&t);
     uint64_t last = train_last_step(t.s);
-    bool asked = false;
     make_up_snapshot(&t, info.step);
+    bool asked = info.step < last && shore__endurance_wait(&t);
     for (t.base_step = info.step; !rc && !asked && t.base_step < last;) {
         rc = one_step(&t, diag);
         uint64_t made = t.base_step + 1;

@@ -99,7 +99,7 @@ void shore__commit_report(struct trainer *t);
 void shore__commit_forget(struct trainer *t);
 
 /* endurance.c: holds back steps where --max-writes-per-day says so. */
-int shore__endurance_open(struct trainer *t, struct shore_diag *diag);
+int shore__endurance_open(struct trainer *t, bool fresh, struct shore_diag *diag);
 void shore__endurance_close(struct trainer *t);
 /* Whether the next step has to wait; the commit of the last one may be under way. */
 bool shore__endurance_holds(struct trainer *t);

@@ -42,8 +42,8 @@ stops() {
 }
 stops train "${base[@]}" --drive "$place/a" --out "$place/day" --max-writes-per-day $((written * 3 / 2))
 same "the step is committed" "$steps" 1
-stops train --resume "$place/day" # which goes on with the limit
-same "and one more" "$steps" 2
+stops train --resume "$place/day" # which goes on with the limit, from its last step
+same "no step more" "$steps" 1
 must train --resume "$place/day" --max-writes-per-day none
 same "none ends it" "$(digest)" "$wanted"
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -82,6 +83,8 @@ static bool take_line(void *ctx, const char *text, size_t bytes) {
     json_t *line = json_loadb(text, bytes, 0, NULL);
     const json_t *loss = json_object_get(line, "loss"), *took = json_object_get(line, "step_seconds");
     if (json_is_number(loss) && isnan(t->out->loss)) t->out->loss = json_number_value(loss);
+    if (!t->out->steps_timed)
+        t->out->written_bytes = (uint64_t)json_integer_value(json_object_get(line, "drive_write_bytes"));
     if (json_number_value(took) > 0) t->seconds[t->out->steps_timed++] = json_number_value(took);
     json_decref(line);
     return t->out->steps_timed < STEPS_TIMED;
@@ -89,7 +92,10 @@ static bool take_line(void *ctx, const char *text, size_t bytes) {
 
 void shore__run_pulse(const struct shore__run *run, struct shore__pulse *out) {
     struct timing timing = {.out = out};
+    struct stat st;
     *out = (struct shore__pulse){.loss = NAN};
+    if (stat(shore__path_in(run->path, "metrics.jsonl").text, &st) == 0)
+        out->seconds_ago = difftime(time(NULL), st.st_mtime);
     shore__metrics_backwards(run, take_line, &timing);
     /* a step that evaluation or a pause made long says nothing about the others */
     out->step_seconds = shore__median(timing.seconds, out->steps_timed);
