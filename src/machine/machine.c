@@ -85,3 +85,27 @@ const struct shore__machine_drive *shore__machine_drive(const struct shore_machi
 void shore_machine_free(struct shore_machine *machine) {
     free(machine);
 }
+
+void shore__machine_slow_drive(struct shore__machine_drive *drive, double factor) {
+    drive->read /= factor;
+    drive->write /= factor;
+    drive->mixed /= factor;
+}
+
+void shore__machine_slow_computing(struct shore_machine *machine, double factor) {
+    for (int kind = 0; kind < SHORE_WORKS; kind++)
+        for (int p = 0; p < SHORE_PRECISIONS; p++)
+            for (uint32_t i = 0; i < machine->rate[kind][p].n; i++)
+                machine->rate[kind][p].at[i].per_second /= factor;
+    machine->forward_seconds *= factor;
+    machine->backward_seconds *= factor;
+}
+
+void shore__machine_take_step(struct shore_machine *machine, uint64_t step) {
+    for (uint32_t d = 0; d < machine->ndrives; d++) {
+        struct shore__machine_drive *drive = &machine->drive[d];
+        if (!drive->slower_after || step <= drive->slower_after) continue;
+        shore__machine_slow_drive(drive, drive->slower_by);
+        drive->slower_after = 0;
+    }
+}

@@ -46,6 +46,8 @@ struct shore__machine_drive {
     uint32_t
         shares; /* 1 + the first drive on the same device, with which it shares rates and room; 0: none before it */
     bool host_computes; /* UPDATE runs on this host's cores */
+    uint32_t slower_after; /* an emulated drive works slower after this step, by the factor; 0: it does not */
+    double slower_by;
     char device[32];    /* drives with the same text share it; "": one of its own */
     char path[256];     /* where it was measured; "": nowhere */
 };
@@ -91,6 +93,13 @@ double shore__machine_seconds(const struct shore_machine *machine, enum shore_wo
 
 /* The description of a drive of a fleet: more drives than there are equal the last. NULL: none is described. */
 const struct shore__machine_drive *shore__machine_drive(const struct shore_machine *machine, uint32_t drive);
+
+/* Makes the rates those of a step: drives that are slower from there on are so. */
+void shore__machine_take_step(struct shore_machine *machine, uint64_t step);
+/* Makes a drive slower by a factor, or with one below 1 faster. */
+void shore__machine_slow_drive(struct shore__machine_drive *drive, double factor);
+/* The same of all that computes. */
+void shore__machine_slow_computing(struct shore_machine *machine, double factor);
 
 /* Makes drives of a fleet the machine's. in_order: the description's drives stand for them, in order. Otherwise those
  * of a machine that was measured are known by their device. Returns how many are unknown, which are then assumed. */

@@ -101,7 +101,8 @@ static const struct {
     {"path", TEXT, (d)->path, sizeof(d)->path}, {"read", RATE, &(d)->read, 0}, {"write", RATE, &(d)->write, 0}, \
         {"mixed", RATE, &(d)->mixed, 0}, {"compute", ELEMENTS, &(d)->update, 0},                                \
         {"on-host", FLAG, &(d)->host_computes, 0}, {"memory", CAPACITY, &(d)->memory, 0},                       \
-        {"room", CAPACITY, &(d)->room, 0}, {"flush", SECONDS, &(d)->flush_seconds, 0}, {                        \
+        {"room", CAPACITY, &(d)->room, 0}, {"flush", SECONDS, &(d)->flush_seconds, 0},                          \
+        {"slower-after", COUNT, &(d)->slower_after, 0}, {"slower-by", FACTOR, &(d)->slower_by, 0}, {            \
         "device", TEXT, (d)->device, sizeof(d)->device                                                          \
     }
 #define COUNT_OF(array) (sizeof(array) / sizeof(array)[0])
@@ -235,6 +236,8 @@ static int read_drives(const struct spot *in, const json_t *json, struct shore_m
         snprintf(object, sizeof object, "drive %u", i + 1);
         int rc = read_object(&p, json_array_get(json, i), keys, COUNT_OF(keys));
         if (rc) return rc;
+        if (!d->slower_after != !(d->slower_by > 0))
+            return wrong(&p, d->slower_after ? "slower-after" : "slower-by", "goes with the other one of the two");
     }
     shore__machine_share(out);
     return 0;

@@ -91,6 +91,7 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     const struct shore__settings *s = t->s;
     char processor[SHORE__PROCESSOR_BYTES];
     int rc = shore__tempo_open(s->emulate, &s->drives, &t->tempo, diag);
+    shore__tempo_take_step(t->tempo, t->run->hint_step + 1);
     if (!rc) rc = shore__train_facts(s, t->m, t->tempo, &t->facts, diag);
     if (!rc) rc = shore__plan_training(&t->facts, s->memory_bytes, &t->plan, NULL, diag);
     if (rc) return rc;

@@ -5,6 +5,7 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "drive/counters.h"
+#include "run/emulation/tempo.h"
 #include "train/trainer.h"
 
 static int refuse(struct trainer *t, struct shore_diag *diag) {
@@ -39,6 +40,7 @@ static int explain_new_value(const struct trainer *t, uint64_t committed, struct
 static int one_step(struct trainer *t, struct shore_diag *diag) {
     bool finite, replay;
     uint32_t replays = 0;
+    shore__tempo_take_step(t->tempo, t->base_step + 1);
     t->again = false;
     int rc = shore__step_compute(t, &finite, &replay, diag);
     if (!rc && replay) {

@@ -58,6 +58,22 @@ done
 awk -v a="$alone" -v b="$busy" 'BEGIN {exit !(b > 0.49 * a && b < 0.7 * a)}' && ok "each writes its part" ||
     fail "one drive wrote for $alone s, of two the busier for $busy s"
 
+# A drive that gets three times slower after step 2, also where a start goes on after it.
+echo '{"drives": [{"write": "60MB", "slower-after": 2, "slower-by": 3}]}' >"$place/slower.json"
+rm -rf "$place"/run "$place"/d[123]/*
+must train "${common[@]}" --steps 4 --stop-at 3 --speculate on --emulate "$place/slower.json" --drive "${d[0]}" --out "$place/run"
+must train --resume "$place/run"
+same "slower: digest" "$(digest)" "$wanted"
+# rate FIRST LAST WANTED: bytes a second that were written in those steps
+rate() {
+    paste <(metric "$place/run" drive_write_bytes) <(metric "$place/run" drive_write) |
+        awk -v f="$1" -v l="$2" -v w="$3" 'NR >= f && NR <= l {b += $1; s += $2}
+            END {exit !(b / s > 0.98 * w && b / s < 1.02 * w)}' && ok "slower: steps $1 to $2" ||
+        fail "steps $1 to $2 do not write $3 bytes a second"
+}
+rate 1 1 6e7 # a commit runs into the next step
+rate 4 4 2e7
+
 # It may begin and end with a start, and the run remembers.
 rm -rf "$place"/run "$place"/d[123]/*
 must train "${common[@]}" --steps 4 --stop-at 1 --drive "${d[0]}" --out "$place/run"

@@ -57,6 +57,24 @@ static uint64_t update_speed(const struct shore__machine_drive *d) {
     return seconds * (double)SPEED_MOST > 2 ? 1 + (uint64_t)(2 / seconds) : SPEED_MOST;
 }
 
+static void take_rates(struct shore__tempo *t) {
+    for (uint32_t d = 0; d < t->ndrives && t->machine.ndrives; d++) {
+        const struct shore__machine_drive *as = shore__machine_drive(&t->machine, d);
+        t->drive[d].lane[SHORE_LANE_DRIVE_READ].each = shore__rate_each(as->read);
+        t->drive[d].lane[SHORE_LANE_DRIVE_WRITE].each = shore__rate_each(as->write);
+        t->drive[d].lane[SHORE_LANE_DRIVE_MIXED].each = shore__rate_each(as->mixed);
+        t->drive[d].lane[SHORE_LANE_DRIVE_UPDATE].each = shore__rate_each(as->update);
+    }
+}
+
+void shore__tempo_take_step(struct shore__tempo *t, uint64_t step) {
+    if (!t) return;
+    pthread_mutex_lock(&t->lock);
+    shore__machine_take_step(&t->machine, step);
+    take_rates(t);
+    pthread_mutex_unlock(&t->lock);
+}
+
 int shore__tempo_make(const struct shore_machine *e, uint32_t ndrives, struct shore__tempo **out,
                       struct shore_diag *diag) {
     struct shore__tempo *t = *out = calloc(1, sizeof *t + ndrives * (sizeof t->drive[0] + SPEED_BYTES));
@@ -71,13 +89,10 @@ int shore__tempo_make(const struct shore_machine *e, uint32_t ndrives, struct sh
     t->host.lane[SHORE_LANE_LINK_OUT].each = shore__rate_each(e->link[1]);
     t->host.lane[SHORE_LANE_HOST_UPDATE].each = shore__rate_each(e->host_update);
     t->host.lane[SHORE_LANE_COMPUTE].each = 1; /* its units are seconds */
+    take_rates(t);
     char *speeds = t->speeds;
     for (uint32_t d = 0; d < ndrives && e->ndrives; d++) {
         const struct shore__machine_drive *as = shore__machine_drive(e, d);
-        t->drive[d].lane[SHORE_LANE_DRIVE_READ].each = shore__rate_each(as->read);
-        t->drive[d].lane[SHORE_LANE_DRIVE_WRITE].each = shore__rate_each(as->write);
-        t->drive[d].lane[SHORE_LANE_DRIVE_MIXED].each = shore__rate_each(as->mixed);
-        t->drive[d].lane[SHORE_LANE_DRIVE_UPDATE].each = shore__rate_each(as->update);
         speeds += sprintf(speeds, "%s%llu", d ? "," : "", (unsigned long long)update_speed(as));
     }
     return 0;

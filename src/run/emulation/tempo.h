@@ -31,6 +31,9 @@ const char *shore__tempo_speeds(const struct shore__tempo *t);
 /* Applies it to a plan's facts: its drives' speeds, if none were given, and its memory. */
 void shore__tempo_facts(const struct shore__tempo *t, struct shore__facts *facts);
 
+/* A step begins: drives that get slower there are so from now on. t NULL: nothing happens. */
+void shore__tempo_take_step(struct shore__tempo *t, uint64_t step);
+
 /* A block's part of a pass was computed since start_ns, for a share of the batch. Returns when the other machine is
  * done. t NULL: at once. */
 void shore__tempo_computed(struct shore__tempo *t, const struct shore__model *model, uint64_t start_ns, uint32_t block,

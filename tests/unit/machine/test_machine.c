@@ -36,7 +36,8 @@ static const char everything[] =
     "\"gpu\": {\"memory\": 1000, \"pinned\": 500}, \"bus\": {\"in\": 10, \"out\": 20, \"both\": 25},"
     "\"link\": {\"shared\": \"8GB\"},"
     "\"drives\": [{\"read\": 2800, \"write\": \"1650\", \"mixed\": 3000, \"compute\": \"8KB\", \"memory\": \"4KiB\","
-    "  \"room\": 100, \"flush\": 0.25, \"device\": \"a\", \"on-host\": true, \"path\": \"/a\"},"
+    "  \"room\": 100, \"flush\": 0.25, \"device\": \"a\", \"on-host\": true, \"path\": \"/a\","
+    "  \"slower-after\": 7, \"slower-by\": 2},"
     "  {\"read\": 50, \"device\": \"b\"}, {\"device\": \"a\"}],"
     "\"compute\": {\"forward\": 0.5, \"backward\": 4, \"products\": {\"fp32\": 1000, \"bf16\": [[64, 100], [256, 300]],"
     "  \"attention\": {\"fp32\": [[1, 50]]}, \"rows\": {\"fp32\": \"1KB\"}},"
@@ -132,6 +133,10 @@ static void what_is_wrong_is_named(void **state) {
     refused("{\"drives\": []}", "list of 1 to 64");
     refused("{\"drives\": {}}", "list of 1 to 64");
     refused("{\"drives\": [5]}", "drive 1 is not an object");
+    refused("{\"drives\": [{\"slower-after\": 5}]}", "\"slower-after\" of drive 1 goes with the other one");
+    refused("{\"drives\": [{\"slower-by\": 5}]}", "\"slower-by\" of drive 1 goes with the other one");
+    refused("{\"drives\": [{\"slower-after\": 1.5, \"slower-by\": 5}]}", "whole number");
+    refused("{\"drives\": [{\"slower-after\": 1, \"slower-by\": 0.5}]}", "from 1 to 1e+06");
     refused("{\"drives\": [{}, {\"raed\": 5}]}", "drive 2: did you mean \"read\"");
     refused("{\"drives\": [{\"device\": 5}]}", "\"device\" of drive 1 takes a text");
     refused("{\"drives\": [{\"on-host\": 1}]}", "takes true or false");
@@ -155,6 +160,21 @@ static void what_is_wrong_is_named(void **state) {
     refused("{\"scale\": \"ten\", \"link\": {}}", "scale");
     refused("{\"name\": 5, \"link\": {}}", "takes a text");
     refused("{\"link\": {}, \"link\": {}}", "test.json");
+}
+
+static void a_drive_gets_slower_after_its_step(void **state) {
+    struct shore_machine *m = taken(everything);
+    shore__machine_take_step(m, 7);
+    assert_true(m->drive[0].read == 280 && m->drive[0].slower_after == 7 && m->drive[0].slower_by == 2);
+    for (int again = 0; again < 2; again++) {
+        shore__machine_take_step(m, 8 + again);
+        assert_true(m->drive[0].read == 140 && m->drive[0].write == 82.5 && m->drive[0].mixed == 150);
+        assert_true(m->drive[0].update == 50 && m->drive[1].read == 5);
+    }
+    shore__machine_slow_computing(m, 4);
+    assert_true(m->forward_seconds == 2 && m->backward_seconds == 16);
+    assert_true(shore__machine_rate(m, SHORE_WORK_PRODUCT, SHORE_PRECISION_FP32, 0) == 25);
+    shore_machine_free(m);
 }
 
 static void sixty_four_drives_and_no_more(void **state) {
@@ -284,6 +304,7 @@ int main(void) {
         cmocka_unit_test(rates_are_of_the_kind_precision_and_rows_or_the_nearest),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(sixty_four_drives_and_no_more),
+        cmocka_unit_test(a_drive_gets_slower_after_its_step),
         cmocka_unit_test(what_is_no_file_is_named),
         cmocka_unit_test_setup_teardown(what_is_kept_is_read_until_it_is_stale, make_cache, remove_cache),
         cmocka_unit_test(what_ships_is_read_by_its_name),
