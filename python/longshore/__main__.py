@@ -6,12 +6,13 @@ import sys
 import sysconfig
 
 import longshore
-from longshore.run import doctor
+from longshore.run import doctor, machine
 
 _HELP = """longshore {version}: {program}
 
 python -m longshore COMMAND ...                     as the program: `python -m longshore inspect RUN`, `... --help`
 python -m longshore doctor                          what this machine has for training: accelerator, memory, drives
+python -m longshore machine --drive PATH            measures this machine, with PyTorch and the accelerator, for plans
 python -m longshore.deepspeed SCRIPT ...            runs a script for DeepSpeed, or for a Trainer with --deepspeed
 python -m longshore.deepspeed.zero_to_fp32 DIR OUT  makes a checkpoint's weights files
 import longshore                                    init, wrap, resume, resident, verify
@@ -29,6 +30,8 @@ def main():
     program, arguments = _program(), sys.argv[1:]
     if arguments[:1] == ["doctor"] and not {"--help", "-h"} & {*arguments}:
         sys.exit(doctor.main(program, arguments[1:]))
+    if arguments[:1] == ["machine"]:
+        sys.exit(machine.main(program, arguments[1:]))
     if program is not None and arguments:
         os.execv(program, ["longshore", *arguments])
     if arguments == ["--version"]:
