@@ -87,14 +87,15 @@ static void describe(struct trainer *t, const struct shore_fleet_options *option
     fixed.bytes = 2 * ACTIVATION_BYTES;
     t->tensor.work = shore_program_tensor(p, &fixed);
     struct shore_tensor drives = {.size = sizeof drives, .name = "rings of the drives", .key = 2};
-    drives.role = SHORE_ROLE_DRIVES;
+    drives.whole = true;
     drives.place = SHORE_PLACE_PLAIN;
     drives.own = true;
     drives.bytes = shore_fleet_memory_least_bytes(t->layout, options);
     drives.full_bytes = shore_fleet_memory_bytes(t->layout, options);
     t->tensor.drives = shore_program_tensor(p, &drives);
     struct shore_tensor gradients = {.size = sizeof gradients, .name = "gradients", .key = 3};
-    gradients.role = SHORE_ROLE_GRADIENTS;
+    gradients.saves_lane = SHORE_LANE_DRIVE_MIXED;
+    gradients.saves = 2; /* a gradient that waits on a drive is written there, and read */
     gradients.place = SHORE_PLACE_PLAIN;
     gradients.own = true;
     gradients.bytes = gradient_bytes();
@@ -106,7 +107,6 @@ static void describe(struct trainer *t, const struct shore_fleet_options *option
     t->tensor.pool = shore_program_tensor(p, &pool);
     for (uint32_t b = 0; b < BLOCKS; b++) {
         struct shore_tensor layer = {.size = sizeof layer, .name = "parameters", .key = 5, .index = b, .group = 1};
-        layer.role = SHORE_ROLE_LAYER;
         layer.place = SHORE_PLACE_PLAIN;
         layer.ways = SHORE_WAY_KEEP | SHORE_WAY_MOVE;
         layer.bytes = parameter_bytes(t, (int)b);
@@ -114,7 +114,6 @@ static void describe(struct trainer *t, const struct shore_fleet_options *option
         shore_program_reads(p, forward[b], t->tensor.parameters[b]);
         shore_program_reads(p, backward[b], t->tensor.parameters[b]);
         struct shore_tensor input = {.size = sizeof input, .name = "input of a block", .key = 6, .index = b};
-        input.role = SHORE_ROLE_INPUT;
         input.place = SHORE_PLACE_PLAIN;
         input.ways = SHORE_WAY_KEEP | SHORE_WAY_MOVE;
         input.bytes = ACTIVATION_BYTES;
@@ -124,7 +123,7 @@ static void describe(struct trainer *t, const struct shore_fleet_options *option
         shore_program_frees(p, backward[b], t->tensor.input[b]);
     }
     struct shore_tensor buffers = {.size = sizeof buffers, .name = "buffers of parameters", .key = 7, .group = 1};
-    buffers.role = SHORE_ROLE_BUFFERS;
+    buffers.buffers = true;
     buffers.place = SHORE_PLACE_PLAIN;
     buffers.bytes = parameter_bytes(t, 0);
     buffers.least = 1;

@@ -11,8 +11,8 @@
  *     shore_plan_tensor(plan, tensor, &fate)                kept, computed again or moved; its place
  *
  * A tensor that no operation makes is there before the step; a tensor that no operation frees outlives it. Rows that
- * are not in use at the same time may share a place. The plan knows no model: tensors have roles, and rules of thumb
- * (src/plan/rules.c) say in which order the roles get memory that is left. No choice changes a bit of what is computed.
+ * are not in use at the same time may share a place. The plan knows no model: what a tensor is to a step follows from
+ * its members and from the operations that use it. No choice changes a bit of what is computed.
  *
  * Units: bytes; of an operation's work: those of lane.h. Threading: one thread at a time.
  */
@@ -32,6 +32,7 @@ extern "C" {
 
 struct shore_program;
 struct shore_plan;
+struct shore_machine;
 
 /* What memory a tensor lies in. */
 enum shore_place {
@@ -47,45 +48,42 @@ enum shore_way {
     SHORE_WAY_NONE = 0,  /* it does not exist */
     SHORE_WAY_KEEP = 1,  /* it stays */
     SHORE_WAY_AGAIN = 2, /* it is computed again */
-    SHORE_WAY_MOVE = 4   /* it moves to the drives and back, through its group's buffers */
+    SHORE_WAY_MOVE = 4,  /* it moves to the drives and back, through its group's buffers */
+    SHORE_WAY_HOST = 8   /* a device's: it moves to the host's pinned memory and back */
 };
 
-/* What a tensor is to a step. Order matters within a role: the first tensors are kept first, except inputs, of which
- * the last are kept first. */
-enum shore_role {
-    SHORE_ROLE_FIXED,     /* there whatever the budget; a named row of a front end's own */
-    SHORE_ROLE_DRIVES,    /* memory of the drives: the least, or all that is useful (full_bytes) */
-    SHORE_ROLE_WORKSPACE, /* of operations: the least, or with room that makes them faster (full_bytes) */
-    SHORE_ROLE_HOLES,     /* memory that a process may leave unused: only far above the minimum. In one place */
-    SHORE_ROLE_LAYER,     /* a layer's parameters: stay, or come through buffers */
-    SHORE_ROLE_INPUT,     /* input of a layer: stays, or moves */
-    SHORE_ROLE_INNER, /* what else forward leaves for backward: stays (full_bytes: also what is cheap to compute again),
-                         moves, or is computed again */
-    SHORE_ROLE_PIECE, /* a gradient made in a buffer; it moves */
-    SHORE_ROLE_HOST,  /* of updates on the host: one for each segment of a chunk */
-    SHORE_ROLE_POOL,  /* activations pass through it: an eighth of its one place's budget, or one in `most` parts of it,
-                         bytes up to full_bytes */
-    SHORE_ROLE_GRADIENTS, /* waiting gradients: from bytes up to full_bytes, as far as there is room */
-    SHORE_ROLE_SPARE,     /* the same, from memory that is left in the end */
-    SHORE_ROLE_BUFFERS,   /* a group's tensors pass through them: least to most of them, each as large as the largest
-                             tensor. Slots of a device for layers have a number of their own. */
-    SHORE_ROLES
-};
-
+/* Tensors with the same key, ways, place and buffers are of one class: the plan says how many of a class stay. Of a
+ * class, those that are made later are kept first, and otherwise those that were added first.
+ *
+ * A tensor is one of these:
+ * - it has ways: it stays, or one of them becomes of it. A parameter is there before the step (no operation makes it)
+ *   and comes before each operation that reads it; an activation is made, leaves, and comes back before it is read
+ *   again; a piece of gradient is made by the step, moves, and is not read.
+ * - `buffers`: what moves of its group passes through them.
+ * - an amount: full_bytes is more than bytes, and it has no ways. What it has beyond bytes saves time.
+ * - otherwise it is there whatever the budget. */
 struct shore_tensor {
     size_t size;         /* sizeof(struct shore_tensor) */
     const char *name;    /* for messages. Ownership: outlives the program */
     uint32_t key, index; /* of its row: consecutive tensors with one key and index share a row, side by side */
-    enum shore_role role;
     enum shore_place place;
     bool own;             /* its maker allocates it: it is counted in its place, but has no offset there */
     unsigned ways;        /* possible fates: enum shore_way, or-ed; 0: it stays */
     uint32_t group;       /* the group of its buffers, if it moves; of buffers: their group. 0: none */
     uint64_t bytes;       /* of one */
-    uint64_t full_bytes;  /* see its role; 0: as bytes */
-    uint64_t again;       /* operations for computing it again */
-    uint32_t least, most; /* of buffers and of SHORE_ROLE_HOST: how many; most 0: any number of the latter. Of a pool:
-                             see there */
+    uint64_t full_bytes;  /* of an amount: the most that is useful. With ways: also with what is cheap to compute again.
+                             0: as bytes */
+    uint64_t moved_bytes; /* that a step moves of it, one way, if it moves; 0: bytes */
+    uint64_t margin;      /* of an amount: it exists only where the budget is so far above the minimum */
+    bool whole;           /* of an amount: all of it or the least, and nothing between */
+    enum shore_lane saves_lane; /* of an amount: where what it has saves work; */
+    double saves;               /* so many units of work a step for a byte. 0: it saves what no lane counts */
+    uint32_t again;             /* 1 + the operation whose computing is repeated for what does not stay; 0: none */
+    uint32_t again_parts; /* of so many parts of that operation's computing, this tensor, or all of an amount, is one;
+                             0: 1 */
+    bool buffers;         /* what moves of its group passes through: least to most of them, each as large as the largest
+                             tensor */
+    uint32_t least, most; /* of buffers */
     bool there;           /* of buffers: the index-th of a device's buffers, also for tensors that stay */
     bool grows;           /* its row takes the idle memory around it */
     uint64_t with;        /* 1 + a tensor: this one exists only if that one stays */
@@ -130,6 +128,16 @@ void shore_program_reads(struct shore_program *program, uint32_t operation, uint
  * tensor, in the next. */
 void shore_program_frees(struct shore_program *program, uint32_t operation, uint32_t tensor);
 
+/* Who chooses: the planner, or for comparison one policy for all activations, as far as it fits. */
+enum shore_policy {
+    SHORE_POLICY_PLANNED,
+    SHORE_POLICY_KEEP,  /* all stay */
+    SHORE_POLICY_AGAIN, /* all are computed again */
+    SHORE_POLICY_MOVE,  /* all move to the drives */
+    SHORE_POLICY_ORDER, /* by an order of thumb: what keeps the drives busy, then what saves most in a byte */
+    SHORE_POLICIES
+};
+
 struct shore_plan_options {
     size_t size;           /* sizeof(struct shore_plan_options) */
     uint64_t memory_bytes; /* the budget of all places that have none of their own */
@@ -137,8 +145,10 @@ struct shore_plan_options {
     uint64_t place_bytes[SHORE_PLACES];
     const char *what; /* for the message: "this model". NULL: "this program" */
     bool one_memory; /* device and host share memory: all places are one stretch, SHORE_PLACE_DEVICE, with one budget */
-    /* of the machine: they decide which of two ways takes less time. 0: some cores, and one fast drive */
-    double operations_per_second, drive_bytes_per_second;
+    enum shore_policy policy;
+    /* its rates decide what takes less time. NULL: some cores, and one fast drive. Ownership: outlives the plan */
+    const struct shore_machine *machine;
+    double written_bytes_per_day_most; /* to all drives together; 0: no limit */
 };
 
 struct shore_plan_sums {
@@ -179,13 +189,12 @@ struct shore_fate {
     size_t size; /* sizeof(struct shore_fate) */
     enum shore_way way;
     bool full;             /* also with what is cheap to compute again, or with all that is useful */
-    uint64_t bytes, count; /* bytes of one; how many there are of buffers and counted tensors (otherwise 1, or 0: it
-                              does not exist) */
+    uint64_t bytes, count; /* bytes of one; how many there are of buffers (otherwise 1, or 0: it does not exist) */
     enum shore_place place;
     uint64_t offset;      /* in the stretch of its place, if it stays and has one */
     uint32_t first, last; /* the operations from first to last during which it lies there; last before first: over the
                              end of the step */
-    uint64_t moved;       /* if it moves: how many of its role move before it */
+    uint64_t moved;       /* if it moves: how many of its group move before it */
 };
 /* Says what becomes of a tensor. Ownership: out is the caller's, with its size set. Errors: -EINVAL (no such tensor; no
  * size). */

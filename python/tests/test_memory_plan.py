@@ -111,7 +111,7 @@ def test_rows_live_as_long_as_operations_use_them(seed):
     layout = layout_of(random.Random(seed), torch.float32)
     program = StepProgram(layout, layout.nbytes, FLEET, True)
     backward = [operation for operation, _ in program.backward]
-    row = program.add("gradients", native.lib.SHORE_ROLE_FIXED, 4096, by=backward, stays=False)
+    row = program.add("gradients", 4096, by=backward, stays=False)
     made, code, _ = program.plan(1 << 30)
     fate = memory_plan._fate(made, row)
     assert code == 0 and (fate.first, fate.last) == (len(layout.blocks), 2 * len(layout.blocks) - 1)

@@ -45,11 +45,11 @@ struct shore__machine_drive {
     double flush_seconds;
     uint32_t
         shares; /* 1 + the first drive on the same device, with which it shares rates and room; 0: none before it */
-    bool host_computes; /* UPDATE runs on this host's cores */
+    bool host_computes;    /* UPDATE runs on this host's cores */
     uint32_t slower_after; /* an emulated drive works slower after this step, by the factor; 0: it does not */
     double slower_by;
-    char device[32];    /* drives with the same text share it; "": one of its own */
-    char path[256];     /* where it was measured; "": nowhere */
+    char device[32]; /* drives with the same text share it; "": one of its own */
+    char path[256];  /* where it was measured; "": nowhere */
 };
 
 struct shore_machine {
@@ -105,8 +105,6 @@ void shore__machine_slow_computing(struct shore_machine *machine, double factor)
  * of a machine that was measured are known by their device. Returns how many are unknown, which are then assumed. */
 uint32_t shore__machine_take_drives(struct shore_machine *machine, const char *const *drives, uint32_t ndrives,
                                     bool in_order);
-/* A drive in memory: UPDATE without checksums, as fast as copies. path stays. */
-void shore__machine_memory_drive(const struct shore_machine *machine, struct shore__machine_drive *drive);
 /* The name of a drive's device in descriptions. */
 void shore__machine_device(const struct shore__whereabouts *lies, char *out, size_t bytes);
 /* Says which drives share a device. */

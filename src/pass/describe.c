@@ -11,7 +11,18 @@
 
 #define SEGMENT_BYTES ((uint64_t)SHORE_SEGMENT_ELEMS * 4)
 #define RING_BYTES_EACH (16u << 20)
+
+/* A budget this far above the minimum leaves room for holes in the heap: more than they were seen to take. The room is
+ * worth 5 % of a step of 256 tokens with AVX2, and less of longer steps, so memory that activations need more comes
+ * first. */
 #define HOLE_BYTES (UINT64_C(32) << 20)
+#define HOLES_FROM_BYTES (UINT64_C(256) << 20)
+
+/* Buffers of updates on the host: one chunk is computed, one read, one written. Chunks are large, for large
+ * requests. */
+#define HOST_BUFFERS 3u
+#define HOST_BUFFERS_LEAST 2u
+#define HOST_SEGMENTS 32u
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
@@ -31,6 +42,19 @@ static uint64_t state_bytes(const struct shore__facts *f) {
     uint32_t plane_bytes[SHORE_PLANE_COUNT];
     shore__planes_make(f->model->layout, &f->drives, plane_bytes);
     return shore__state_segment_bytes(plane_bytes);
+}
+
+/* Bytes of the logits of a unit and a slice. */
+static uint64_t tile_bytes(const struct shore__facts *f) {
+    return f->batch.unit_rows * f->model->slice_rows * 4;
+}
+
+/* Of updates on the host: buffers, and bytes of each for a segment. */
+static uint64_t host_buffers(const struct shore__facts *f, uint32_t wanted) {
+    return f->host_buffers_most && wanted > f->host_buffers_most ? f->host_buffers_most : wanted;
+}
+static uint64_t host_bytes(const struct shore__facts *f) {
+    return state_bytes(f) + SEGMENT_BYTES;
 }
 
 /* Bytes of the larger untied table: a compressed block is selected from as a whole. */
@@ -102,6 +126,7 @@ struct description {
     const struct shore__facts *f;
     struct shore__train_plan *plan; /* the plan being described */
     struct shore_program *program;
+    size_t head_units; /* units that go through the head at once */
 };
 
 static uint64_t ring_bytes(const struct shore__facts *f) {
@@ -131,14 +156,23 @@ static uint32_t row_in_step(const struct description *d, enum shore__row key, en
 static void add_buffers(const struct description *d, enum shore__row key, uint32_t group, uint32_t least,
                         uint32_t most) {
     struct shore_tensor buffers = shore__row_tensor(key, 0, SHORE_PLACE_BOTH, 0);
-    buffers.role = SHORE_ROLE_BUFFERS;
+    buffers.buffers = true;
     buffers.group = group;
     buffers.least = least;
     buffers.most = most;
     if (group == SHORE__GROUP_PIECES)
-        in_step(d, &buffers);
+        d->plan->pieces = in_step(d, &buffers);
     else
         shore_program_tensor(d->program, &buffers);
+}
+
+/* The operation that makes a piece: of a layer, of the final norm, of a table's slice. Slices of a tied table go to
+ * scratch from there, and come back for its lookups. */
+static uint32_t made_at(const struct shore__model *m, uint32_t piece) {
+    uint32_t n = m->arch.n_layer;
+    if (piece < n) return shore__phase_backward(n, piece + 1);
+    bool of_input = piece > n && piece - n - 1 < m->nslices;
+    return of_input && !m->arch.tied ? shore__phase_backward(n, 0) : shore__phase_head(n);
 }
 
 /* Adds the pieces of gradient: of layers, of table slices and of tails. held: 1 + the tensor that holds all slices of a
@@ -148,7 +182,6 @@ static void add_pieces(const struct description *d, uint32_t held) {
     const struct shore__model *m = f->model;
     struct shore_tensor piece = shore__row_tensor(SHORE__ROW_GRADIENT, 0, SHORE_PLACE_BOTH, 0);
     uint32_t slices = m->nslices * (m->arch.tied ? 1 : 2), made = m->arch.n_layer + slices + 1;
-    piece.role = SHORE_ROLE_PIECE;
     piece.ways = SHORE_WAY_MOVE;
     piece.group = SHORE__GROUP_PIECES;
     for (uint32_t i = 0; i < made; i++) {
@@ -160,7 +193,7 @@ static void add_pieces(const struct description *d, uint32_t held) {
             piece.bytes = slice_piece_bytes(m, slice % m->nslices);
             piece.without = held;
         }
-        shore_program_tensor(d->program, &piece);
+        shore_program_makes(d->program, made_at(m, i), shore_program_tensor(d->program, &piece));
     }
     if (!f->scratch && held) made -= slices;
     add_buffers(d, SHORE__ROW_GRADIENT, SHORE__GROUP_PIECES, f->scratch ? 1 : made, made);
@@ -179,9 +212,10 @@ static void describe_backward(const struct description *d) {
                 shore__backward_scratch_bytes(m, f->mode, f->batch.unit_rows));
     if (m->arch.tied) {
         struct shore_tensor table = shore__row_tensor(SHORE__ROW_TABLE_GRADIENT, 0, SHORE_PLACE_BOTH, elems * 4);
-        table.role = SHORE__ROLE_HELD;
-        table.ways = SHORE_WAY_KEEP | (f->compressed || !f->scratch ? 0 : SHORE_WAY_MOVE);
-        held = 1 + in_step(d, &table);
+        bool stays = f->compressed || !f->scratch || d->head_units < f->batch.units;
+        table.ways = SHORE_WAY_KEEP | (stays ? 0 : SHORE_WAY_MOVE);
+        d->plan->table = in_step(d, &table);
+        held = 1 + d->plan->table;
         table = shore__row_tensor(SHORE__ROW_TABLE_GRADIENT_BF16, 0, SHORE_PLACE_PINNED, elems * 2);
         table.with = held;
         if (f->gradient_bf16) in_step(d, &table);
@@ -189,47 +223,49 @@ static void describe_backward(const struct description *d) {
         row_in_step(d, SHORE__ROW_WHOLE_GRADIENT, SHORE_PLACE_BOTH, larger_table_bytes(m));
     add_pieces(d, held);
     if (f->host_update) {
-        struct shore_tensor host =
-            shore__row_tensor(SHORE__ROW_HOST_UPDATE, 0, SHORE_PLACE_PINNED, state_bytes(f) + SEGMENT_BYTES);
-        host.role = SHORE_ROLE_HOST;
-        host.most = f->host_buffers_most;
-        in_step(d, &host);
+        struct shore_tensor host = shore__row_tensor(SHORE__ROW_HOST_UPDATE, 0, SHORE_PLACE_PINNED,
+                                                     host_buffers(f, HOST_BUFFERS_LEAST) * host_bytes(f));
+        host.full_bytes = host_buffers(f, HOST_BUFFERS) * HOST_SEGMENTS * host_bytes(f);
+        d->plan->host = in_step(d, &host);
     }
 }
 
 static void describe_inner(const struct description *d) {
     const struct shore__facts *f = d->f;
     uint32_t n = f->model->arch.n_layer;
+    size_t movable = offloaded_most(f);
     for (uint32_t l = n; l >= 1; l--) { /* backward needs the last layers first */
         struct shore_tensor inner =
             shore__row_tensor(SHORE__ROW_INNER_KEPT, l, SHORE_PLACE_DEVICE, kept_pair_bytes(f, false));
-        inner.role = SHORE_ROLE_INNER;
-        inner.ways = SHORE_WAY_KEEP | SHORE_WAY_AGAIN | (f->scratch ? SHORE_WAY_MOVE : 0);
         inner.group = SHORE__GROUP_INNER;
         inner.full_bytes = kept_pair_bytes(f, true);
-        inner.again = f->model->layout->blocks[1].elems * f->batch.unit_rows;
+        inner.again = 1 + shore__phase_forward(l);
+        inner.again_parts = (uint32_t)f->batch.units;
         for (size_t u = 0; u < f->batch.units; u++) {
+            inner.ways = SHORE_WAY_KEEP | SHORE_WAY_AGAIN | (movable ? SHORE_WAY_MOVE : 0);
+            movable -= movable > 0;
             uint32_t id = add_between(d, &inner, shore__phase_forward(l), shore__phase_backward(n, l));
             if (l == n && u == 0) d->plan->inner = id;
         }
     }
-    add_buffers(d, SHORE__ROW_INNER_PASSING, SHORE__GROUP_INNER, 0, SHORE__OFFLOAD_SLOTS);
+    add_buffers(d, SHORE__ROW_INNER_PASSING, SHORE__GROUP_INNER, SHORE__OFFLOAD_SLOTS, SHORE__OFFLOAD_SLOTS);
 }
 
 /* Adds the activations that forward leaves for backward. */
 static void describe_activations(const struct description *d) {
     const struct shore__facts *f = d->f;
     uint32_t n = f->model->arch.n_layer;
-    add_buffers(d, SHORE__ROW_PASSING_BOUNDARY, SHORE__GROUP_INPUTS, 0, 2);
+    add_buffers(d, SHORE__ROW_PASSING_BOUNDARY, SHORE__GROUP_INPUTS, 2, 2);
     for (uint32_t l = 1; l <= n + 1; l++) {
         bool last = l == n + 1;
         struct shore_tensor input =
             shore__row_tensor(SHORE__ROW_BOUNDARY, l, SHORE_PLACE_DEVICE, shore__plan_boundary_bytes(f));
         if (last) input.bytes = f->batch.rows * f->model->arch.d_model * shore__mode_bytes(f->mode);
-        input.role = SHORE_ROLE_INPUT;
         input.ways = SHORE_WAY_KEEP | (last || !f->scratch ? 0 : SHORE_WAY_MOVE);
         input.group = SHORE__GROUP_INPUTS;
         uint32_t id = shore_program_tensor(d->program, &input);
+        /* layers may compute in the last one, in place */
+        shore_program_makes(d->program, last || l == 1 ? shore__phase_forward(0) : shore__phase_output(l - 1), id);
         if (l == 1) d->plan->input = id;
     }
     describe_inner(d);
@@ -238,13 +274,10 @@ static void describe_activations(const struct description *d) {
 static void describe_logits(const struct description *d) {
     const struct shore__facts *f = d->f;
     const struct shore__model *m = f->model;
-    struct shore_tensor logits =
-        shore__row_tensor(SHORE__ROW_LOGITS_KEPT, 0, SHORE_PLACE_DEVICE, f->batch.unit_rows * m->slice_rows * 4);
-    logits.role = SHORE__ROLE_LOGITS;
-    logits.ways = SHORE_WAY_KEEP | SHORE_WAY_AGAIN;
-    logits.again = f->batch.unit_rows * m->slice_rows * m->arch.d_model;
-    logits.most = (uint32_t)(m->nslices * f->batch.units);
-    add_between(d, &logits, shore__phase_loss(m->arch.n_layer), shore__phase_head(m->arch.n_layer));
+    struct shore_tensor logits = shore__row_tensor(SHORE__ROW_LOGITS_KEPT, 0, SHORE_PLACE_DEVICE, 0);
+    logits.full_bytes = m->nslices * d->head_units * tile_bytes(f);
+    logits.again = 1 + shore__phase_loss(m->arch.n_layer);
+    d->plan->logits = add_between(d, &logits, shore__phase_loss(m->arch.n_layer), shore__phase_head(m->arch.n_layer));
 }
 
 /* Adds the trainer's own memory, by name: the drives, the process and its reserve. */
@@ -255,16 +288,18 @@ static void describe_own(const struct description *d) {
     options.ring_bytes = 0;
     struct shore_tensor own =
         shore__row_own(SHORE__ROW_DRIVES, shore_fleet_memory_least_bytes(f->model->layout, &options));
-    own.role = SHORE_ROLE_DRIVES;
+    own.whole = true;
     options.ring_bytes = ring_bytes(f);
     own.full_bytes = shore_fleet_memory_bytes(f->model->layout, &options);
-    shore_program_tensor(d->program, &own);
+    d->plan->drives = shore_program_tensor(d->program, &own);
     own = shore__row_own(SHORE__ROW_PROCESS, shore__reserve_bytes(f->model->nblocks, f->model->arch.vocab,
                                                                   (uint32_t)f->threads, f->drives.ndrives));
     shore_program_tensor(d->program, &own);
-    own = shore__row_own(SHORE__ROW_HOLES, HOLE_BYTES);
-    own.role = SHORE_ROLE_HOLES;
-    shore_program_tensor(d->program, &own);
+    own = shore__row_own(SHORE__ROW_HOLES, 0);
+    own.full_bytes = HOLE_BYTES;
+    own.whole = true;
+    own.margin = HOLES_FROM_BYTES;
+    d->plan->holes = shore_program_tensor(d->program, &own);
 }
 
 static int describe(const struct description *d, struct shore_diag *diag) {
@@ -272,10 +307,10 @@ static int describe(const struct description *d, struct shore_diag *diag) {
     const struct shore__model *m = f->model;
     uint32_t between = shore__phase_between(m->arch.n_layer);
     struct shore_tensor workspace = shore__row_tensor(SHORE__ROW_WORKSPACE, 0, SHORE_PLACE_DEVICE, f->workspace_bytes);
-    workspace.role = SHORE_ROLE_WORKSPACE;
-    workspace.full_bytes = f->workspace_bytes + f->packed_bytes;
+    workspace.whole = true;
+    if (f->batch.units > 1) workspace.full_bytes = f->workspace_bytes + f->packed_bytes; /* packed for the next unit */
     int rc = shore__operations_describe(f, d->program, diag);
-    shore_program_tensor(d->program, &workspace);
+    d->plan->workspace = shore_program_tensor(d->program, &workspace);
     shore__batch_describe(m, f->mode, &f->batch, d->program);
     shore__pages_describe(m, f->mode, f->one_memory, d->program);
     describe_backward(d); /* samples take these first; activations are idle then, so parameters may use them too */
@@ -294,59 +329,94 @@ static int describe(const struct description *d, struct shore_diag *diag) {
 
 /* ---- its plan ---------------------------------------------------------------------------------------------------- */
 
-static uint64_t bytes_of_drives(const struct shore__train_plan *plan) {
-    uint32_t i = 0;
-    while (plan->program->tensor[i].role != SHORE_ROLE_DRIVES)
-        i++;
-    return plan->plan->fate[i].bytes;
+static struct shore__fate fate_of(const struct shore__train_plan *plan, uint32_t tensor) {
+    return tensor == UINT32_MAX ? (struct shore__fate){.way = SHORE_WAY_NONE} : plan->plan->fate[tensor];
 }
 
-static void fill_plan(const struct shore__facts *f, struct shore__train_plan *out) {
-    const struct shore_plan *plan = out->plan;
-    const struct shore__choice *c = &plan->choice;
+static void fill_host(const struct shore__facts *f, struct shore__train_plan *out) {
+    uint64_t segments = fate_of(out, out->host).bytes / host_bytes(f), most = host_buffers(f, HOST_BUFFERS);
+    if (!f->host_update) return;
+    out->host_segments = (uint32_t)(segments / host_buffers(f, HOST_BUFFERS_LEAST));
+    if (out->host_segments > HOST_SEGMENTS) out->host_segments = HOST_SEGMENTS;
+    out->host_buffers = (uint32_t)(segments / out->host_segments < most ? segments / out->host_segments : most);
+}
+
+static void fill_plan(const struct shore__facts *f, const struct description *d) {
+    struct shore__train_plan *out = d->plan;
     out->units = f->batch.units;
-    out->hold_table_gradient = c->held || !f->scratch;
-    out->ring_bytes = c->drives ? ring_bytes(f) : 0;
-    out->workspace_bytes = f->workspace_bytes + (c->workspace ? f->packed_bytes : 0);
-    out->fleet_bytes = bytes_of_drives(out);
-    out->hole_bytes = c->holes ? HOLE_BYTES : 0;
+    out->head_units = d->head_units;
+    out->kept_logits = fate_of(out, out->logits).bytes / tile_bytes(f);
+    out->gradient_buffers = (uint32_t)fate_of(out, out->pieces).count;
+    out->hold_table_gradient = fate_of(out, out->table).way == SHORE_WAY_KEEP || !f->scratch;
+    out->ring_bytes = fate_of(out, out->drives).full ? ring_bytes(f) : 0;
+    out->workspace_bytes = fate_of(out, out->workspace).bytes;
+    out->fleet_bytes = fate_of(out, out->drives).bytes;
+    out->hole_bytes = fate_of(out, out->holes).bytes;
+    fill_host(f, out);
 }
 
-int shore__plan_training(const struct shore__facts *f, uint64_t budget, struct shore__train_plan *out,
-                         struct shore__needs *needs, struct shore_diag *diag) {
-    const struct shore__model *m = f->model;
-    *out = (struct shore__train_plan){.program = shore_program_new()};
+/* Plans a step in which so many units go through the head at once. */
+static int plan_with(const struct shore__facts *f, uint64_t budget, size_t head_units, struct shore__train_plan *out,
+                     struct shore_diag *diag) {
+    *out = (struct shore__train_plan){.program = shore_program_new(), .table = UINT32_MAX, .host = UINT32_MAX};
     if (!out->program) return shore__fail(diag, -ENOMEM, "out of memory for a plan");
-    struct description d = {f, out, out->program};
+    struct description d = {f, out, out->program, head_units};
     const struct shore_plan_options options = {
         .size = sizeof options,
         .memory_bytes = budget,
         .what = "this model, batch and sequence length",
         .one_memory = f->one_memory,
-        .operations_per_second = f->operations_per_second,
-        .drive_bytes_per_second = f->drive_bytes_per_second,
-    };
-    const struct shore__head head = {
-        .units = (uint32_t)f->batch.units,
-        /* Head apart, each unit walks the whole table again, which may be too slow over a network. With compression, a
-         * loss that is not finite must be seen before the residual is asked for. */
-        .apart = !f->remote && m->arch.tied && !f->compressed,
-        .moved_most = offloaded_most(f),
+        .machine = f->machine,
+        .policy = f->policy,
     };
     int rc = describe(&d, diag);
-    if (!rc) rc = shore__plan_open(out->program, &options, &head, &out->plan, diag);
-    if (!out->plan) return rc;
-    fill_plan(f, out);
-    if (!needs) return rc;
+    if (!rc) rc = shore_plan_open(out->program, &options, &out->plan, diag);
+    if (out->plan) fill_plan(f, &d);
+    return rc;
+}
+
+/* Whether units may go through the head one by one, so that only one unit's logits are kept: each then walks the whole
+ * table again, which may be too slow over a network. The table's gradient must be held in memory, where units can add
+ * to it. With compression, a loss that is not finite must be seen before the residual is asked for. */
+static bool may_go_one_by_one(const struct shore__facts *f) {
+    return f->batch.units > 1 && !f->remote && f->model->arch.tied && !f->compressed;
+}
+
+static bool keeps_all_logits(const struct shore__facts *f, const struct shore__train_plan *plan) {
+    return plan->kept_logits == f->model->nslices * plan->head_units;
+}
+
+static void fill_needs(const struct shore__facts *f, const struct shore__train_plan *plan, const struct shore_plan *all,
+                       struct shore__needs *needs) {
     *needs = (struct shore__needs){
-        .minimum_bytes = out->plan->minimum.of[SHORE__SHARED],
-        .comfortable_bytes = out->plan->comfortable.of[SHORE__SHARED],
+        .minimum_bytes = all->minimum.of[SHORE__SHARED],
+        .comfortable_bytes = all->comfortable.of[SHORE__SHARED],
         .disk_bytes = shore__plan_disk_bytes(f),
-        .pairs = m->arch.n_layer * f->batch.units,
-        .kept_pairs = out->plan->choice.inner,
-        .offloaded_pairs = out->plan->choice.moved_inner,
+        .pairs = f->model->arch.n_layer * f->batch.units,
     };
-    return 0;
+    for (uint64_t i = 0; i < needs->pairs; i++) {
+        needs->kept_pairs += plan->plan->fate[plan->inner + i].way == SHORE_WAY_KEEP;
+        needs->offloaded_pairs += plan->plan->fate[plan->inner + i].way == SHORE_WAY_MOVE;
+    }
+}
+
+int shore__plan_training(const struct shore__facts *f, uint64_t budget, struct shore__train_plan *out,
+                         struct shore__needs *needs, struct shore_diag *diag) {
+    struct shore__train_plan one;
+    int rc = plan_with(f, budget, f->batch.units, out, diag);
+    if (!out->plan) return rc;
+    if (needs) fill_needs(f, out, out->plan, needs);
+    if (rc || !may_go_one_by_one(f) || keeps_all_logits(f, out)) return needs ? 0 : rc;
+    rc = plan_with(f, budget, 1, &one, diag);
+    struct shore__train_plan *other = &one;
+    if (!rc && keeps_all_logits(f, &one)) {
+        struct shore__train_plan all = *out;
+        *out = one;
+        one = all;
+        if (needs) fill_needs(f, out, one.plan, needs);
+    }
+    shore__train_plan_close(other);
+    return rc == SHORE_EBUDGET ? 0 : rc;
 }
 
 void shore__train_plan_close(struct shore__train_plan *plan) {
@@ -392,7 +462,7 @@ int shore__plan_reading(const struct shore__facts *f, uint64_t generation_bytes,
                                       .reserve_bytes = shore__reserve_measured_bytes(resident_bytes)};
     if (!out->program) return shore__fail(diag, -ENOMEM, "out of memory for a plan");
     describe_reading(f, generation_bytes, out->reserve_bytes, out->program);
-    int rc = shore__plan_open(out->program, &options, &(struct shore__head){.units = 0}, &out->plan, diag);
+    int rc = shore_plan_open(out->program, &options, &out->plan, diag);
     if (out->plan) out->buffers_bytes = out->plan->total.of[SHORE__SHARED] - out->reserve_bytes;
     if (rc != SHORE_EBUDGET) return rc;
     char what[64];

@@ -10,14 +10,19 @@
  * bit of the result. */
 struct shore__train_plan {
     struct shore_program *program;
-    struct shore_plan *plan;  /* its table says what happens to each tensor, its choice how many get memory */
-    uint32_t input, inner;    /* tensors: the input of layer 1; inner activations of unit 0 of the last layer */
-    size_t units;             /* of the batch */
-    bool hold_table_gradient; /* the table's gradient stays in memory; otherwise its slices go to scratch */
-    uint64_t ring_bytes;      /* of the fleet */
-    uint64_t fleet_bytes;     /* of the fleet, rings and all */
-    uint64_t workspace_bytes; /* of compute, with or without room for packed weights */
-    uint64_t hole_bytes;      /* freed memory that the heap may keep; otherwise 0 */
+    struct shore_plan *plan;
+    uint32_t input, inner; /* tensors: the input of layer 1; inner activations of unit 0 of the last layer */
+    uint32_t pieces, logits, table, host, workspace, drives, holes; /* and these; UINT32_MAX: there is none */
+    size_t units;                                                   /* of the batch */
+    size_t head_units;                                              /* that go through the head at once */
+    size_t kept_logits; /* tiles (slice, unit) of the logits that stay until backward */
+    uint32_t gradient_buffers;
+    uint32_t host_buffers, host_segments; /* chunks of updates on the host at a time, and segments of each */
+    bool hold_table_gradient;             /* the table's gradient stays in memory; otherwise its slices go to scratch */
+    uint64_t ring_bytes;                  /* of the fleet */
+    uint64_t fleet_bytes;                 /* of the fleet, rings and all */
+    uint64_t workspace_bytes;             /* of compute, with or without room for packed weights */
+    uint64_t hole_bytes;                  /* freed memory that the heap may keep; otherwise 0 */
 };
 
 /* Memory and disk that a run needs. minimum: the smallest budget that works, the sum of everything at its smallest. */

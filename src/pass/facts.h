@@ -10,7 +10,8 @@
 
 struct shore__facts {
     const struct shore__model *model;
-    struct shore__batch_shape batch; /* of a step */
+    const struct shore_machine *machine; /* NULL: assumed */
+    struct shore__batch_shape batch;     /* of a step */
 
     /* of compute, as it describes itself */
     enum shore__mode mode;
@@ -18,12 +19,10 @@ struct shore__facts {
     int threads;
     /* workspace: the least it needs; packed: to keep a layer's weights packed */
     uint64_t workspace_bytes, packed_bytes;
-    bool one_memory;              /* the device uses the host's memory */
-    double operations_per_second; /* 0: not measured yet */
+    bool one_memory; /* the device uses the host's memory */
 
     /* of the drives */
     struct shore_fleet_options drives; /* as the run opens them, without the bytes that the plan gives them */
-    double drive_bytes_per_second;     /* 0: not measured yet */
     bool scratch;                      /* they keep scratch; false for memory that stands in for a drive */
     bool remote;                       /* at least one is behind a network */
     bool emulated;                     /* their waits are those of another machine */
@@ -33,6 +32,7 @@ struct shore__facts {
     /* of the settings */
     bool compressed, gradient_bf16, host_update, samples;
     enum shore__when offload;
+    enum shore_policy policy;
     double compress;               /* share of the gradients' elements that are sent, if they are compressed */
     uint64_t compression_bytes;    /* memory that compression takes */
     uint64_t written_per_day_most; /* bytes that all drives together may write in a day; 0: any */

@@ -9,8 +9,7 @@
 enum { OPERATIONS = 8, DRIVE_BYTES = 28 };
 
 bool shore__operations_outlast_drives(const struct shore__facts *f) {
-    return shore__rules_outlasts(f->batch.rows * OPERATIONS, DRIVE_BYTES, f->operations_per_second,
-                                 f->drive_bytes_per_second);
+    return shore__outlasts(f->batch.rows * OPERATIONS, DRIVE_BYTES, f->machine);
 }
 
 /* ---- operations ---- */
@@ -106,7 +105,7 @@ static struct reader who_reads(const struct shore__facts *f, const struct shore_
     case SHORE__ROW_PAGE:
         return of_page(f, t->index);
     case SHORE__ROW_GRADIENT:
-        return t->role == SHORE_ROLE_BUFFERS ? (struct reader){GRADIENTS, 0} : of_piece(f, t->index);
+        return t->buffers ? (struct reader){GRADIENTS, 0} : of_piece(f, t->index);
     case SHORE__ROW_BOUNDARY:
         return t->index > n ? (struct reader){HEAD, 0} : (struct reader){FORWARD | BACKWARD, t->index};
     case SHORE__ROW_INNER_KEPT:
@@ -134,7 +133,7 @@ void shore__operations_read(const struct shore__facts *f, struct shore_program *
             struct operation o = operation_at(n, op);
             if (!(by.what & o.what) || (by.layer && o.layer && by.layer != o.layer)) continue;
             shore_program_reads(program, op, id);
-            if (f->one_memory || o.what == BETWEEN || o.what == OUTPUT || t->role == SHORE_ROLE_BUFFERS) continue;
+            if (f->one_memory || o.what == BETWEEN || o.what == OUTPUT || t->buffers) continue;
             if (t->key == SHORE__ROW_PAGE) shore_program_costs(program, op, SHORE_LANE_BUS_IN, 0, t->bytes);
             if (t->key == SHORE__ROW_GRADIENT) shore_program_costs(program, op, SHORE_LANE_BUS_OUT, 0, t->bytes);
         }

@@ -1,7 +1,7 @@
 #include "pass/pages.h"
 
+#include "longshore/plan.h"
 #include "pass/row_tensor.h"
-#include "plan/head.h"
 
 uint32_t shore__pages_count(const struct shore__model *m) {
     return 2 + m->arch.n_layer + m->nslices * (m->arch.tied ? 1 : 2);
@@ -54,12 +54,6 @@ uint64_t shore__page_bytes(const struct shore__model *m, enum shore__mode mode, 
     return shore__arena_round((uint64_t)count * SHORE_SEGMENT_ELEMS * (mode == SHORE__F32 ? 4 : 2));
 }
 
-static enum shore_role role_of(const struct shore__model *m, struct shore__page_id id) {
-    if (id.kind == SHORE__PAGE_TAIL) return SHORE_ROLE_FIXED;
-    if (id.kind == SHORE__PAGE_LAYER) return SHORE_ROLE_LAYER;
-    return id.block == shore__model_table_block(m) ? SHORE__ROLE_TABLE : SHORE__ROLE_LOOKUP;
-}
-
 /* The group of buffers that pages of a kind share. */
 static uint32_t group_of(enum shore__page_kind kind) {
     return kind == SHORE__PAGE_TAIL ? 0 : kind == SHORE__PAGE_LAYER ? SHORE__GROUP_LAYERS : SHORE__GROUP_SLICES;
@@ -68,7 +62,7 @@ static uint32_t group_of(enum shore__page_kind kind) {
 static void add_buffers(struct shore_program *program, enum shore__row key, uint32_t index, enum shore_place place,
                         uint32_t group) {
     struct shore_tensor buffers = shore__row_tensor(key, index, place, 0);
-    buffers.role = SHORE_ROLE_BUFFERS;
+    buffers.buffers = true;
     buffers.group = group;
     buffers.least = 1;
     buffers.most = 2;
@@ -82,8 +76,7 @@ void shore__pages_describe(const struct shore__model *m, enum shore__mode mode, 
         struct shore__page_id id = shore__page_at(m, i);
         struct shore_tensor page =
             shore__row_tensor(SHORE__ROW_PAGE, i, SHORE_PLACE_PINNED, shore__page_bytes(m, mode, id));
-        page.role = role_of(m, id);
-        page.ways = id.kind == SHORE__PAGE_TAIL ? SHORE_WAY_KEEP : SHORE_WAY_KEEP | SHORE_WAY_MOVE;
+        page.ways = id.kind == SHORE__PAGE_TAIL ? 0 : SHORE_WAY_KEEP | SHORE_WAY_MOVE;
         page.group = group_of(id.kind);
         shore_program_tensor(program, &page);
     }

@@ -1,4 +1,4 @@
-/* Making and querying a plan: its minimum, the budget as the rules spend it, and the refusal of one that is too
+/* Making and querying a plan: its minimum, the budget as it is spent, and the refusal of one that is too
  * small. */
 #include "plan/plan.h"
 
@@ -10,22 +10,21 @@
 #include "base/sized.h"
 #include "plan/budget.h"
 
-static int open_plan(struct shore_plan *plan, unsigned roles, struct shore_diag *diag) {
+static int open_plan(struct shore_plan *plan, struct shore_diag *diag) {
     const struct shore_program *p = plan->program;
     plan->live = calloc(p->ntensors + (size_t)1, sizeof *plan->live);
     plan->fate = calloc(p->ntensors + (size_t)1, sizeof *plan->fate);
     if (!plan->live || !plan->fate) return shore__fail(diag, -ENOMEM, "out of memory for a plan");
-    int rc = shore__program_check(p, roles, plan->live, diag);
+    int rc = shore__program_check(p, plan->live, diag);
     for (int k = 0; !rc && k < SHORE_PLACES; k++)
         if (plan->options.one_memory && plan->options.place_bytes[k])
             rc = shore__fail(diag, -EINVAL,
                              "device and host share memory, so no place has a budget of its own: give "
                              "all of it as memory_bytes");
+    if (!rc && (unsigned)plan->options.policy >= SHORE_POLICIES) rc = shore__fail(diag, -EINVAL, "an unknown policy");
     if (rc) return rc;
-    for (uint32_t i = 0; i < p->ntensors; i++)
-        plan->count[p->tensor[i].role]++;
     shore__regions_open(&plan->rows, p->nops ? p->nops : 1, plan->options.one_memory);
-    return 0;
+    return shore__classes_open(plan, diag);
 }
 
 static void grow_rows(struct shore_plan *plan) {
@@ -37,12 +36,12 @@ static void grow_rows(struct shore_plan *plan) {
 }
 
 static void make(struct shore_plan *plan) {
-    shore__rules_least(plan);
-    plan->comfortable = shore__rules_comfortable(plan);
+    shore__order_least(plan);
+    plan->comfortable = shore__order_comfortable(plan);
     plan->limit.of[SHORE__SHARED] = plan->options.memory_bytes;
     memcpy(plan->limit.of, plan->options.place_bytes, sizeof plan->options.place_bytes);
     if (shore__plan_excess(plan)) return;
-    shore__rules_spend(plan);
+    shore__order_spend(plan, plan->options.policy ? plan->options.policy : SHORE_POLICY_ORDER);
     shore__plan_excess(plan);
     if (plan->rows.failed) return;
     grow_rows(plan);
@@ -62,9 +61,8 @@ static int too_little(const struct shore_plan *plan, struct shore_diag *diag) {
     return rc ? shore__fail(diag, rc, "%s", said.text) : 0;
 }
 
-/* head NULL: the program has none, and roles of its own are unknown. */
-int shore__plan_open(const struct shore_program *program, const struct shore_plan_options *options,
-                     const struct shore__head *head, struct shore_plan **out, struct shore_diag *diag) {
+int shore_plan_open(const struct shore_program *program, const struct shore_plan_options *options,
+                    struct shore_plan **out, struct shore_diag *diag) {
     struct shore_plan *plan = *out = NULL;
     struct shore_plan_options ours;
     int rc = shore__sized_in(&ours, sizeof ours, options, "shore_plan_options", diag);
@@ -72,11 +70,7 @@ int shore__plan_open(const struct shore_program *program, const struct shore_pla
     if (rc) return rc;
     plan->program = program;
     plan->options = ours;
-    rc = open_plan(plan, head ? SHORE__ROLES : SHORE_ROLES, diag);
-    if (head) plan->head = *head;
-    for (uint32_t i = 0; !head && i < program->ntensors; i++)
-        plan->head.moved_most +=
-            program->tensor[i].role == SHORE_ROLE_INNER && program->tensor[i].ways & SHORE_WAY_MOVE;
+    rc = open_plan(plan, diag);
     if (!rc) make(plan);
     if (!rc && plan->rows.failed) rc = shore__fail(diag, -ENOMEM, "out of memory for a plan");
     if (rc) {
@@ -87,16 +81,17 @@ int shore__plan_open(const struct shore_program *program, const struct shore_pla
     return too_little(plan, diag);
 }
 
-int shore_plan_open(const struct shore_program *program, const struct shore_plan_options *options,
-                    struct shore_plan **out, struct shore_diag *diag) {
-    return shore__plan_open(program, options, NULL, out, diag);
-}
-
 void shore_plan_close(struct shore_plan *plan) {
     if (!plan) return;
     shore__regions_close(&plan->rows);
     free(plan->live);
     free(plan->fate);
+    free(plan->order);
+    free(plan->class);
+    free(plan->share);
+    free(plan->least);
+    free(plan->group);
+    free(plan->group_of);
     free(plan);
 }
 
@@ -137,7 +132,7 @@ int shore_plan_tensor(const struct shore_plan *plan, uint32_t tensor, struct sho
 
 int shore_plan_buffer(const struct shore_plan *plan, uint32_t tensor, uint64_t nth, uint64_t *offset) {
     const struct shore_program *p = plan->program;
-    if (tensor >= p->ntensors || p->tensor[tensor].role != SHORE_ROLE_BUFFERS) return -EINVAL;
+    if (tensor >= p->ntensors || !p->tensor[tensor].buffers) return -EINVAL;
     const struct shore__fate *fate = &plan->fate[tensor];
     if (nth >= fate->count || fate->row == SHORE__NO_ROW) return -EINVAL;
     bool two = p->tensor[tensor].place == SHORE_PLACE_BOTH && !plan->options.one_memory; /* each buffer has two rows */

@@ -1,26 +1,24 @@
-/* A plan, while it is made and afterwards. fates.c lays out and sums what the rules (rules.c) have chosen. */
+/* A plan, while it is made and afterwards. classes.c finds the classes of tensors, fates.c lays out and sums what was
+ * chosen for them, order.c and search.c choose. */
 #ifndef SHORE_PLAN_PLAN_H
 #define SHORE_PLAN_PLAN_H
 
-#include "plan/head.h"
 #include "plan/program.h"
 
-/* What passes through buffers whose number the rules choose: parameters, in the host's pages and in slots of a device,
- * and pieces of gradient. */
-enum shore__passing { SHORE__PAGES, SHORE__SLOTS, SHORE__PIECES, SHORE__PASSING };
+/* Tensors of a class: see struct shore_tensor. All that are there whatever the budget are one class. */
+struct shore__class {
+    const struct shore_tensor *like; /* the first that was added */
+    uint32_t first, n;               /* plan->order[first .. first + n), those first that are kept first */
+    uint32_t reads;                  /* of each, in a step */
+    bool made;                       /* by the step */
+    bool decides;                    /* others exist only with it, or without it */
+};
 
-/* The choice of the rules: how many tensors of each role get memory. */
-struct shore__choice {
-    size_t layers, tables, lookups; /* the first so many stay */
-    size_t inputs;                  /* the last so many stay */
-    /* the first so many stay; full_inner of them with the parts that are cheap to recompute */
-    size_t inner, full_inner;
-    size_t moved_inner;        /* so many after these move */
-    size_t logits, head_units; /* logits: the first so many stay; head_units: units that go through the head at once */
-    size_t buffers[SHORE__PASSING];
-    size_t host_buffers, host_segments;
-    size_t pool, gradients, spare; /* bytes beyond the least */
-    bool held, drives, workspace, holes;
+/* What a class gets. */
+struct shore__share {
+    size_t kept, full;  /* so many stay, and so many of these in full */
+    size_t host, moved; /* so many after them go to the host, and so many after these move; for others: see the ways */
+    size_t more;        /* of an amount: bytes beyond the least. Of buffers: how many, as far as something passes */
 };
 
 /* Bytes by budget: of each place that has one of its own, and of all others together. */
@@ -38,44 +36,61 @@ struct shore__fate {
     uint64_t bytes; /* of one */
     uint64_t count; /* 0: it does not exist */
     uint64_t at;    /* its offset in the row */
-    uint64_t moved; /* if it moves: how many of its role move before it */
+    uint64_t moved; /* if it moves: how many of its group move before it */
+};
+
+/* What passes through the buffers of a group. */
+struct shore__passing {
+    uint32_t number;               /* of the program */
+    uint32_t buffers;              /* class of its buffers; SHORE__NO_ROW: none */
+    size_t passing, moved;         /* tensors that move; to the drives */
+    uint64_t passing_bytes, bytes; /* of the largest that moves; of the largest */
 };
 
 struct shore_plan {
     const struct shore_program *program;
     struct shore_plan_options options;
-    struct shore__head head;
-    struct shore__lifetime *live; /* by tensor */
-    struct shore__fate *fate;     /* by tensor */
-    size_t count[SHORE__ROLES];   /* of tensors */
-    struct shore__choice choice;
+    struct shore__lifetime *live; /* by tensor, like the next two */
+    struct shore__fate *fate;
+    uint32_t *group_of; /* in group[]; SHORE__NO_ROW: none */
+    uint32_t *order;
+    struct shore__class *class;
+    struct shore__share *share, *least; /* by class; least: of the least plan */
+    struct shore__passing *group;
+    uint32_t nclasses, ngroups;
     struct shore__region_list rows;
-    struct shore__bytes limit; /* what the rules may spend now */
+    struct shore__bytes limit; /* what may be spent now */
     struct shore__bytes minimum, comfortable, total;
     uint64_t place_minimum[SHORE_PLACES], place_total[SHORE_PLACES];
 };
 
-/* Lays out the choice, and returns the bytes above the limit. ctx: the plan. */
+/* classes.c: finds classes and groups. Errors: -ENOMEM. */
+int shore__classes_open(struct shore_plan *plan, struct shore_diag *diag);
+/* The ways that a tensor has on this machine. */
+unsigned shore__class_ways(const struct shore_plan *plan, const struct shore__class *k);
+/* Whether it is an amount; how many bytes it can have beyond the least. */
+static inline uint64_t shore__class_amount(const struct shore__class *k) {
+    const struct shore_tensor *t = k->like;
+    return !t->ways && !t->buffers && t->full_bytes > t->bytes ? t->full_bytes - t->bytes : 0;
+}
+
+/* Lays out the shares, and returns the bytes above the limit. ctx: the plan. */
 uint64_t shore__plan_excess(void *ctx);
 /* Lays out what the fates say. */
 void shore__plan_lay_out(struct shore_plan *plan);
 /* The budget that a place counts against: its own or SHORE__SHARED. */
 uint32_t shore__plan_budget(const struct shore_plan *plan, enum shore_place place);
-/* What passes through these buffers, if tensors of a role do; SHORE__PASSING: what has no number of its own. */
-enum shore__passing shore__passing(const struct shore_plan *plan, enum shore_role role,
-                                   const struct shore_tensor *buffers);
 /* Bytes of the tensor alone, if it stays. */
 uint64_t shore__tensor_bytes(const struct shore_tensor *t, bool full);
-/* The nth tensor of a role, or NULL. */
-const struct shore_tensor *shore__plan_nth(const struct shore_plan *plan, enum shore_role role, size_t nth);
 
-/* rules.c: the choice that needs least memory, with everything that is required for any budget, which is plan->minimum;
- * then memory up to the limit goes where it saves most; and the budgets that keep everything. */
-void shore__rules_least(struct shore_plan *plan);
-void shore__rules_spend(struct shore_plan *plan);
-struct shore__bytes shore__rules_comfortable(struct shore_plan *plan);
-/* Whether so many operations take longer than moving so many bytes on the drives. Rates of 0: see
- * shore_plan_options. */
-bool shore__rules_outlasts(uint64_t operations, uint64_t bytes, double operations_per_second, double bytes_per_second);
+/* order.c: the shares that need least memory, with everything that is required for any budget, which is plan->minimum.
+ * Then memory up to the limit goes where an order of thumb says, or to one policy's activations first. And the budgets
+ * that keep everything. */
+void shore__order_least(struct shore_plan *plan);
+void shore__order_spend(struct shore_plan *plan, enum shore_policy policy);
+struct shore__bytes shore__order_comfortable(struct shore_plan *plan);
+
+/* Whether so many operations take longer than moving so many bytes on the drives. machine NULL: assumed. */
+bool shore__outlasts(uint64_t operations, uint64_t bytes, const struct shore_machine *machine);
 
 #endif

@@ -179,34 +179,38 @@ static int check_uses(const struct shore_program *p, uint32_t *maker, struct sho
     return rc;
 }
 
-static int check_sizes(const struct shore_program *p, unsigned roles, struct shore_diag *diag) {
+static int check_sizes(const struct shore_program *p, struct shore_diag *diag) {
     unsigned __int128 sum = 0;
     for (uint32_t i = 0; i < p->ntensors; i++) {
         const struct shore_tensor *t = &p->tensor[i];
         uint64_t bytes = t->full_bytes > t->bytes ? t->full_bytes : t->bytes;
-        if ((unsigned)t->role >= roles || (unsigned)t->place > SHORE_PLACE_BOTH || !t->name)
-            return shore__fail(diag, -EINVAL, "tensor %u of a program has no name, or an unknown role or place", i);
-        if (t->place == SHORE_PLACE_BOTH && (t->role == SHORE_ROLE_HOLES || t->role == SHORE_ROLE_POOL))
-            return shore__fail(diag, -EINVAL, "%s %u: holes and pools lie in one place", t->name, t->index);
+        if ((unsigned)t->place > SHORE_PLACE_BOTH || !t->name || t->ways >= 2 * SHORE_WAY_HOST ||
+            (unsigned)t->saves_lane >= SHORE_LANES)
+            return shore__fail(diag, -EINVAL, "tensor %u of a program has no name, or an unknown way, place or lane",
+                               i);
+        if (t->place == SHORE_PLACE_BOTH && t->margin)
+            return shore__fail(diag, -EINVAL, "%s %u: what needs a margin lies in one place", t->name, t->index);
+        if (t->again > p->nops)
+            return shore__fail(diag, -EINVAL, "%s %u: its computing is that of an operation that the program lacks",
+                               t->name, t->index);
         if (t->with > p->ntensors || t->without > p->ntensors)
             return shore__fail(diag, -EINVAL, "%s %u goes with a tensor that the program does not have", t->name,
                                t->index);
-        sum += (unsigned __int128)bytes * (t->most ? t->most : 1);
-        if (bytes > BYTES_MOST || (t->role != SHORE_ROLE_SPARE && sum > BYTES_MOST))
+        sum += bytes;
+        if (bytes > BYTES_MOST || sum > BYTES_MOST)
             return shore__fail(diag, -EINVAL, "%s %u: its size of %" PRIu64 " bytes has overflowed", t->name, t->index,
                                bytes);
     }
     return 0;
 }
 
-int shore__program_check(const struct shore_program *p, unsigned roles, struct shore__lifetime *live,
-                         struct shore_diag *diag) {
+int shore__program_check(const struct shore_program *p, struct shore__lifetime *live, struct shore_diag *diag) {
     if (p->rc) return shore__fail(diag, p->rc, "%s", p->wrong.text);
     uint32_t *maker = malloc((p->ntensors + (size_t)1) * sizeof *maker);
     if (!maker) return shore__fail(diag, -ENOMEM, "out of memory for a program");
     for (uint32_t i = 0; i < p->ntensors; i++)
         maker[i] = NOBODY;
-    int rc = check_sizes(p, roles, diag);
+    int rc = check_sizes(p, diag);
     if (!rc) rc = check_uses(p, maker, live, diag);
     free(maker);
     return rc;

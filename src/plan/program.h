@@ -33,10 +33,9 @@ struct shore_program {
     int rc;
 };
 
-/* Checks that the description is complete; writes lifetimes, by tensor, to live. roles: how many there are. Errors:
- * those of shore_plan_open(). */
-int shore__program_check(const struct shore_program *program, unsigned roles, struct shore__lifetime *live,
-                         struct shore_diag *diag);
+/* Checks that the description is complete; writes lifetimes, by tensor, to live. Errors: those of
+ * shore_plan_open(). */
+int shore__program_check(const struct shore_program *program, struct shore__lifetime *live, struct shore_diag *diag);
 
 /* Work of all operations in a lane; of a drive's lane: on all drives. */
 uint64_t shore__program_work(const struct shore_program *program, enum shore_lane lane);

@@ -295,6 +295,13 @@ static struct entry *add_entry(struct shore__simulation *s, uint32_t stream, con
     return e;
 }
 
+/* The part of a tensor that is computed again: all of it, or what an amount lacks. */
+static double part_again(const struct shore__simulation *s, uint32_t tensor, const struct shore__fate *f) {
+    const struct shore_tensor *t = &s->program->tensor[tensor];
+    if (t->ways || t->full_bytes <= t->bytes) return f->way == SHORE_WAY_AGAIN;
+    return (double)(t->full_bytes - f->bytes) / (double)(t->full_bytes - t->bytes);
+}
+
 /* What becomes of a use of a tensor: it passes through buffers, is computed again, or lies there. */
 static void add_use(struct shore__simulation *s, const struct shore__fate *fate, const struct shore__use *u) {
     const struct timed_tensor *t = &s->tensor[u->tensor];
@@ -308,7 +315,7 @@ static void add_use(struct shore__simulation *s, const struct shore__fate *fate,
     }
     if (u->operation == t->maker) return;
     struct timed_operation *op = &s->op[u->operation];
-    if (f->way == SHORE_WAY_AGAIN && u->operation == t->first_reader) op->again_seconds += t->again_seconds;
+    if (u->operation == t->first_reader) op->again_seconds += t->again_seconds * part_again(s, u->tensor, f);
     if (!moves && !made && t->changer != SHORE__NONE && op->waits <= t->changer) op->waits = t->changer + 1;
     struct entry *from = moves ? add_entry(s, host, u, COMES, f->way) : NULL;
     if (made || !s->stream[device].nbuffers) return;

@@ -299,9 +299,8 @@ static void read_tensors(struct shore__simulation *s, uint32_t *groups) {
         struct timed_tensor *of = &s->tensor[t];
         bool waits = of->maker != SHORE__NONE && of->first_reader == SHORE__NONE && p->tensor[t].ways & SHORE_WAY_MOVE;
         if (waits && of->maker < s->first_gradient) s->first_gradient = of->maker;
-        if (p->tensor[t].again)
-            of->again_seconds =
-                shore__machine_seconds(NULL, SHORE_WORK_PRODUCT, SHORE_PRECISION_FP32, 0, 2 * p->tensor[t].again);
+        uint32_t again = p->tensor[t].again, parts = p->tensor[t].again_parts;
+        if (again) of->again_seconds = s->op[again - 1].seconds / (parts ? parts : 1);
     }
 }
 
@@ -311,7 +310,7 @@ static void divide_room(struct shore__simulation *s) {
     struct entry *entry = s->entries;
     struct buffer *buffer = s->buffers;
     for (uint32_t t = 0; t < p->ntensors; t++)
-        if (p->tensor[t].role == SHORE_ROLE_BUFFERS) s->buffers_of[s->nbuffers++] = t;
+        if (p->tensor[t].buffers) s->buffers_of[s->nbuffers++] = t;
     for (uint32_t i = 0; i < p->nuses; i++)
         s->stream[2 * s->tensor[p->use[i].tensor].group].count++;
     for (uint32_t i = 0; i < 2 * s->ngroups; i++) {

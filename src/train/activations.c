@@ -316,10 +316,13 @@ int shore__activations_open(struct trainer *t, struct shore_diag *diag) {
     lay_out(a, t);
     /* volumes made without room for scratch have less of it */
     shore_fleet_info(t->fleet, &info);
-    while (a->offloaded_inner < t->plan.plan->choice.moved_inner &&
+    size_t moved = 0;
+    for (size_t i = 0; i < pairs; i++)
+        moved += t->plan.plan->fate[t->plan.inner + i].way == SHORE_WAY_MOVE;
+    while (a->offloaded_inner < moved &&
            shore__plan_scratch_inner(&t->facts, a->offloaded_inner + 1) <= info.scratch_bytes)
         a->offloaded_inner++;
-    if (a->offloaded_inner < t->plan.plan->choice.moved_inner)
+    if (a->offloaded_inner < moved)
         train_note(t, "these volumes were made without room for inner activations: those that do not fit in memory are "
                       "recomputed");
     return open_stores(t, diag);

@@ -108,8 +108,8 @@ static int open_step(struct trainer *t, struct shore_diag *diag) {
         .form = t->s->gradient_bf16 ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32,
         .host_update = t->s->host_update,
         .computes_again = true,
-        .all_fit = (uint32_t)t->plan.plan->choice.buffers[SHORE__PIECES] >= pooled,
-        .nbuffers = (uint32_t)t->plan.plan->choice.buffers[SHORE__PIECES],
+        .all_fit = t->plan.gradient_buffers >= pooled,
+        .nbuffers = t->plan.gradient_buffers,
         .sums = shore__memory_host(&t->memory, SHORE__ROW_PARTIAL_SUMS, 0),
         .leave = leave,
         .encode = encode,
@@ -364,8 +364,8 @@ static int host_update(struct trainer *t, float coefficient, struct shore_diag *
         .ngroups = SHORE__MODEL_GROUPS,
         .params_at = params_at,
         .ctx = t->pass.pages,
-        .buffers = (uint32_t)t->plan.plan->choice.host_buffers,
-        .chunk_segments = (uint32_t)t->plan.plan->choice.host_segments,
+        .buffers = t->plan.host_buffers,
+        .chunk_segments = t->plan.host_segments,
         .memory = t->gradients->host_update,
     };
     shore__parameters_release(t->pass.parameters);

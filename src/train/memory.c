@@ -57,12 +57,11 @@ int shore__train_facts(const struct shore__settings *s, const struct shore__mode
 /* ---- places ------------------------------------------------------------------------------------------------------ */
 
 int shore__train_lay_out(struct trainer *t, const struct shore__memory *memory, struct shore_diag *diag) {
-    const struct shore__choice *choice = &t->plan.plan->choice;
     const struct shore__parameters_of of = {.model = t->m, .fleet = t->fleet};
     int rc = shore__pass_lay_out(&t->pass, &t->facts.batch, memory, diag);
     if (rc) return rc;
-    t->pass.nkept = choice->logits;
-    t->pass.kept_units = choice->head_units;
+    t->pass.nkept = t->plan.kept_logits;
+    t->pass.kept_units = t->plan.head_units;
     t->pass.kept_logits = shore__memory_at(memory, SHORE__ROW_LOGITS_KEPT, 0);
     t->dx = shore__memory_at(memory, SHORE__ROW_DX, 0);
     t->dx_f32 = shore__memory_at(memory, SHORE__ROW_DX_FP32, 0);

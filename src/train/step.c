@@ -139,8 +139,7 @@ static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
     uint32_t layers = t->m->arch.n_layer;
     int rc = shore__pass_norm(pass, shore__boundary(t, layers + 1), diag);
-    for (size_t u = 0, units = shore__pass_units(pass), count = t->plan.plan->choice.head_units; !rc && u < units;
-         u += count) {
+    for (size_t u = 0, units = shore__pass_units(pass), count = t->plan.head_units; !rc && u < units; u += count) {
         if (count > units - u) count = units - u;
         uint64_t start = shore__now_ns();
         rc = shore__pass_losses(pass, u, count, diag);

@@ -1,20 +1,22 @@
 /* plan_of() over the src/plan of this commit: see plan_case.h. */
 #include <string.h>
 
+#include "machine/machine.h"
 #include "pass/describe.h"
 #include "tools/plan_case.h"
 
-static struct shore__facts facts_of(const struct plan_case *x, const struct shore__model *m) {
+static struct shore__facts facts_of(const struct plan_case *x, const struct shore__model *m,
+                                    const struct shore_machine *machine) {
     static const enum shore__when when[] = {SHORE__OFF, SHORE__ON, SHORE__AUTO};
     return (struct shore__facts){
         .model = m,
+        .machine = machine,
         .batch = shore__batch_shape(x->sequences, x->seq_len),
         .mode = x->mode,
         .threads = x->threads,
         .workspace_bytes = x->workspace_bytes,
         .packed_bytes = x->packed_bytes,
         .one_memory = x->one_memory,
-        .operations_per_second = x->operations_per_second,
         .drives = {.size = sizeof(struct shore_fleet_options),
                    .drives = x->drives,
                    .ndrives = x->ndrives,
@@ -22,7 +24,6 @@ static struct shore__facts facts_of(const struct plan_case *x, const struct shor
                    .moments = x->moments,
                    .fp32_params = x->mode == SHORE__F32,
                    .residual = x->compressed},
-        .drive_bytes_per_second = x->drive_bytes_per_second,
         .scratch = !x->in_ram,
         .remote = x->remote,
         .emulated = x->emulated,
@@ -98,7 +99,10 @@ int plan_of(const struct plan_case *x, uint64_t budget, struct plan_sums *sums,
     memset(sums, 0, sizeof *sums);
     int rc = shore__model_make(&x->arch, &m, NULL);
     if (rc) return rc;
-    struct shore__facts f = facts_of(x, m);
+    struct shore_machine machine = *shore__machine_assumed();
+    machine.rate[SHORE_WORK_PRODUCT][SHORE_PRECISION_FP32].at[0].per_second = x->operations_per_second;
+    machine.drive[0].mixed = x->drive_bytes_per_second;
+    struct shore__facts f = facts_of(x, m, &machine);
     rc = x->reading ? read_rows(&f, x, budget, sums, row, ctx) : train_rows(&f, budget, sums, row, ctx);
     shore__model_free(m);
     return rc;

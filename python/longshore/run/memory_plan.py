@@ -28,7 +28,8 @@ from .step_program import ALL_BYTES, StepProgram
 
 POOL_BYTES = 16 << 20, 1 << 30  # least and most memory that activations of a CPU pass through on their way to drives
 PINNED_POOL_BYTES = 16 << 20, 1 << 40  # the same of a device's: the budget sets the most, and "host" keeps them there
-HOST_PARTS = 2  # activations that stay in host memory take at most one of so many parts of it
+POOL_PARTS = 8  # of the budget: activations on their way to drives take at most one of so many parts
+HOST_PARTS = 2  # the same of activations that stay in host memory
 CROSSING_BYTES = 2 << 30  # so many of activations on their way from a device are enough to keep it busy
 ROOM_BYTES = 64 << 30  # most room for activations on the drives, unless the user gives activation_room
 
@@ -126,29 +127,31 @@ class _Needs:
             self.pinned = divide(pinned_memory, self.block, page, PINNED_POOL_BYTES if self.offloads else (), lent)
             self.pinned.ring *= not self.one_memory
 
-    def described(self):
-        """Returns (the StepProgram, {name: its tensor that plan() asks for}, the least bytes that work)."""
+    def described(self, memory=0):
+        """Returns (the StepProgram for a budget, {name: its tensor that plan() asks for}, the least that works)."""
         program = StepProgram(self.layout, self.page_bytes, self.fleet, self.one_memory, self.trace)
         backward, rows = [operation for operation, _ in program.backward], {}
         passing = {"by": backward, "stays": False}
-        program.add("gradients of a block", lib.SHORE_ROLE_FIXED, self.block, **passing)
-        program.add("gradients of groups", lib.SHORE_ROLE_FIXED, self.group, **passing)
-        program.add("compression", lib.SHORE_ROLE_FIXED, self.compression, by=backward)
+        program.add("gradients of a block", self.block, **passing)
+        program.add("gradients of groups", self.group, **passing)
+        program.add("compression", self.compression, by=backward)
         if self.device is not None:
             how = {"place": program.pinned}
-            program.add("landing gradients", lib.SHORE_ROLE_FIXED, self.pinned.landing, **passing, **how)
-            program.add("staging", lib.SHORE_ROLE_FIXED, self.pinned.ring, by=program.all, **how)
+            program.add("landing gradients", self.pinned.landing, **passing, **how)
+            program.add("staging", self.pinned.ring, by=program.all, **how)
         if not self.one_memory:
             rows["slots"] = program.parameters(self.layout.nbytes, lib.SHORE_PLACE_DEVICE, "slots")
         rows["pages"] = program.parameters(self.page_bytes, lib.SHORE_PLACE_PLAIN, "pages")
         if self.offloads:
             how = {"place": program.pinned, "by": program.all, "stays": False}
             pool = POOL_BYTES if self.device is None else self.pinned.pool
-            how["most"] = HOST_PARTS if self.activations == "host" else 0
-            rows["pool"] = program.add("activations", lib.SHORE_ROLE_POOL, *pool, **how)
-        rows["rings"] = program.add("drives", lib.SHORE_ROLE_DRIVES, *self.rings, by=program.all)
-        rows["gradients"] = program.add("gradients", lib.SHORE_ROLE_GRADIENTS, 0, self.gradients, **passing)
-        rows["spare"] = program.add("state", lib.SHORE_ROLE_SPARE, 0, self.spare, by=backward)
+            part = memory // (HOST_PARTS if self.activations == "host" else POOL_PARTS)
+            rows["pool"] = program.add("activations", pool[0], max(pool[0], min(pool[1], part)), **how)
+        rows["rings"] = program.add("drives", *self.rings, by=program.all, whole=True)
+        # a byte of either that is not in memory is written to a drive, and read
+        saved = {"saves_lane": lib.SHORE_LANE_DRIVE_MIXED, "saves": 2}
+        rows["gradients"] = program.add("gradients", 0, self.gradients, **passing, **saved)
+        rows["spare"] = program.add("state", 0, self.spare, by=backward, **saved)
         return program, rows, _sums(program.plan(0)[0]).minimum_bytes
 
 
@@ -231,6 +234,7 @@ def plan(
     budget, shared = memory or 0, shared_budget.left() is not None
     by_default = _half_of_free(gpu_memory, memory) if unified else None
     memory = shared_budget.within(memory or by_default, least)
+    program, rows, _ = needs.described(memory)
     made, code, diag = program.plan(memory, max(there, one_slot))
     native.check(code, diag)
     least_slots = int(least_there == one_slot)

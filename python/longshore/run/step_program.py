@@ -9,6 +9,7 @@ from ..model.trace import Unit
 from ..native import ffi, lib
 
 ALL_BYTES = 2**64 - 1  # a budget that holds everything
+PLACES = lib.SHORE_PLACES  # keys up to here are those of buffers, by place
 
 
 class StepProgram:
@@ -67,14 +68,14 @@ class StepProgram:
         """Forward and backward of these blocks, in their order."""
         return [operation for operation, of in self.forward + self.backward if not of.isdisjoint(blocks)]
 
-    def add(self, name, role, size=0, full=0, place=lib.SHORE_PLACE_PLAIN, by=(), stays=True, **members):
+    def add(self, name, size=0, full=0, place=lib.SHORE_PLACE_PLAIN, by=(), stays=True, key=0, **members):
         """by: the operations that read it. stays: it is there all the time, and not only from the first to the last of
-        them."""
+        them. key: that of tensors of one class, at most PLACES; 0: one of its own."""
         tensor = native.new(
             "struct shore_tensor",
             name=self._name(name),
-            key=len(self._names),
-            role=role,
+            key=key or PLACES + len(self._names),
+            index=len(self._names),
             place=place,
             own=True,
             bytes=size,
@@ -98,12 +99,12 @@ class StepProgram:
             how = {"place": place, "group": 2 * group + (place == lib.SHORE_PLACE_DEVICE)}
             for b in side:
                 layer = {"ways": lib.SHORE_WAY_MOVE, "by": self.of({b}), **how}
-                layer = self.add("parameters of a layer", lib.SHORE_ROLE_LAYER, bytes_of(b), **layer)
+                layer = self.add("parameters of a layer", bytes_of(b), **layer)
                 if b in self._sender:
                     lib.shore_program_changes(self._program, self._sender[b], layer)
-            by = self.of({*side})
-            buffers = self.add(f"{name} of layers", lib.SHORE_ROLE_BUFFERS, least=1, most=most, by=by, **how)
-        self.add("parameters", lib.SHORE_ROLE_FIXED, sum(map(bytes_of, rest)), place=place, by=self.of(rest))
+            how |= {"by": self.of({*side}), "key": 1 + place, "buffers": True}  # as many of each side
+            buffers = self.add(f"{name} of layers", least=1, most=most, **how)
+        self.add("parameters", sum(map(bytes_of, rest)), place=place, by=self.of(rest))
         return buffers
 
     def plan(self, memory, there=ALL_BYTES):

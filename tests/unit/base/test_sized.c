@@ -99,7 +99,7 @@ static void no_struct_ends_with_padding(void **state) {
     ENDS_WITH(shore_store_options, device);
     ENDS_WITH(shore_store_counts, waited_get_ns);
     ENDS_WITH(shore_tensor, without);
-    ENDS_WITH(shore_plan_options, drive_bytes_per_second);
+    ENDS_WITH(shore_plan_options, written_bytes_per_day_most);
     ENDS_WITH(shore_plan_sums, too_little);
     ENDS_WITH(shore_fate, moved);
     ENDS_WITH(shore_machine_options, ctx);

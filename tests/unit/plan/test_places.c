@@ -33,14 +33,13 @@ static enum shore_place any_place(struct drawing *d) {
 }
 
 static void add_layers(struct shore_program *program, struct drawing *d, uint32_t operations) {
-    struct shore_tensor buffers = {.size = sizeof buffers, .name = "buffers", .key = 1, .role = SHORE_ROLE_BUFFERS};
+    struct shore_tensor buffers = {.size = sizeof buffers, .name = "buffers", .key = 1, .buffers = true};
     buffers.group = buffers.least = 1;
     buffers.most = pick(d, 1, 3);
     buffers.place = any_place(d);
     buffers.own = pick(d, 0, 1);
     for (uint32_t n = pick(d, 1, 5), i = 0; i < n; i++) {
         struct shore_tensor t = {.size = sizeof t, .name = "parameters", .key = 2, .index = i, .group = 1};
-        t.role = SHORE_ROLE_LAYER;
         t.place = any_place(d);
         t.ways = SHORE_WAY_KEEP | SHORE_WAY_MOVE;
         t.bytes = pick(d, 1, 9 * PAGE);
@@ -51,16 +50,18 @@ static void add_layers(struct shore_program *program, struct drawing *d, uint32_
 }
 
 static void add_any(struct shore_program *program, struct drawing *d, uint32_t operations, uint32_t index) {
-    static const enum shore_role roles[] = {SHORE_ROLE_FIXED, SHORE_ROLE_FIXED,     SHORE_ROLE_DRIVES,
-                                            SHORE_ROLE_POOL,  SHORE_ROLE_GRADIENTS, SHORE_ROLE_SPARE,
-                                            SHORE_ROLE_INNER, SHORE_ROLE_WORKSPACE};
+    enum { FIXED, AMOUNT, LEFT, KINDS };
     struct shore_tensor t = {.size = sizeof t, .name = "any", .key = 3, .index = index};
-    t.role = roles[pick(d, 0, sizeof roles / sizeof *roles - 1)];
-    t.place = t.role == SHORE_ROLE_POOL ? (enum shore_place)pick(d, 0, SHORE_PLACES - 1) : any_place(d);
+    uint32_t kind = pick(d, 0, KINDS - 1);
+    t.place = any_place(d);
     t.own = pick(d, 0, 1);
     t.bytes = pick(d, 0, 9 * PAGE);
-    t.full_bytes = t.role == SHORE_ROLE_FIXED ? 0 : t.bytes + pick(d, 0, 9 * PAGE);
-    if (t.role == SHORE_ROLE_INNER) t.ways = SHORE_WAY_KEEP | SHORE_WAY_AGAIN;
+    if (kind == LEFT) t.ways = SHORE_WAY_KEEP | SHORE_WAY_AGAIN | (pick(d, 0, 1) ? SHORE_WAY_HOST : 0);
+    if (kind != FIXED) t.full_bytes = t.bytes + pick(d, 0, 9 * PAGE);
+    t.whole = kind == AMOUNT && pick(d, 0, 1);
+    t.saves = kind == AMOUNT ? pick(d, 0, 2) : 0;
+    t.saves_lane = SHORE_LANE_DRIVE_READ;
+    t.again = pick(d, 0, operations);
     uint32_t id = shore_program_tensor(program, &t), from = pick(d, 0, operations - 1);
     if (pick(d, 0, 1)) return;
     shore_program_makes(program, from, id);
@@ -189,28 +190,11 @@ static void one_memory_has_one_budget(void **state) {
     shore_program_free(program);
 }
 
-static void holes_and_pools_lie_in_one_place(void **state) {
-    static const enum shore_role roles[] = {SHORE_ROLE_HOLES, SHORE_ROLE_POOL};
-    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
-        struct shore_program *program = shore_program_new();
-        struct shore_plan *plan;
-        struct shore_diag diag = {0};
-        struct shore_plan_options options = {.size = sizeof options, .memory_bytes = PAGE};
-        struct shore_tensor t = {.size = sizeof t, .name = "any", .role = roles[i], .place = SHORE_PLACE_BOTH};
-        shore_program_tensor(program, &t);
-        assert_int_equal(shore_plan_open(program, &options, &plan, &diag), -EINVAL);
-        assert_null(plan);
-        assert_non_null(strstr(diag.text, "in one place"));
-        shore_program_free(program);
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_budget_holds_and_has_a_least),
         cmocka_unit_test(all_that_are_short_are_named),
         cmocka_unit_test(one_memory_has_one_budget),
-        cmocka_unit_test(holes_and_pools_lie_in_one_place),
     };
     seed = test_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);

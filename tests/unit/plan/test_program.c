@@ -20,10 +20,9 @@ struct made {
     uint32_t parameters, buffers, left;
 };
 
-static struct shore_tensor tensor(const char *name, uint32_t key, uint32_t index, enum shore_role role,
-                                  uint64_t bytes) {
+static struct shore_tensor tensor(const char *name, uint32_t key, uint32_t index, uint64_t bytes) {
     return (struct shore_tensor){
-        .size = sizeof(struct shore_tensor), .name = name, .key = key, .index = index, .role = role, .bytes = bytes};
+        .size = sizeof(struct shore_tensor), .name = name, .key = key, .index = index, .bytes = bytes};
 }
 
 static struct made three_blocks(void) {
@@ -35,20 +34,24 @@ static struct made three_blocks(void) {
         shore_program_costs(m.program, op, SHORE_LANE_DRIVE_READ, i % 2, PAGE);
     }
     for (uint32_t b = 0; b < BLOCKS; b++) {
-        struct shore_tensor t = tensor("parameters", MANY, b, SHORE_ROLE_LAYER, 4 * PAGE);
+        struct shore_tensor t = tensor("parameters", MANY, b, 4 * PAGE);
         t.ways = SHORE_WAY_KEEP | SHORE_WAY_MOVE;
         t.group = 1;
         uint32_t id = shore_program_tensor(m.program, &t);
+        shore_program_reads(m.program, FORWARD + b, id);
+        shore_program_reads(m.program, OPERATIONS - 1 - b, id);
         if (b == 0) m.parameters = id;
     }
-    struct shore_tensor buffers = tensor("buffer", MANY + 1, 0, SHORE_ROLE_BUFFERS, 0);
+    struct shore_tensor buffers = tensor("buffer", MANY + 1, 0, 0);
+    buffers.buffers = true;
     buffers.group = 1;
     buffers.least = 1;
     buffers.most = 2;
     m.buffers = shore_program_tensor(m.program, &buffers);
     for (uint32_t b = 0; b < BLOCKS; b++) {
-        struct shore_tensor t = tensor("left", MANY + 2, b, SHORE_ROLE_INNER, 2 * PAGE);
+        struct shore_tensor t = tensor("left", MANY + 2, b, 2 * PAGE);
         t.ways = SHORE_WAY_KEEP | SHORE_WAY_AGAIN;
+        t.again = 1 + FORWARD + b;
         uint32_t id = shore_program_tensor(m.program, &t);
         shore_program_makes(m.program, FORWARD + b, id);
         shore_program_frees(m.program, OPERATIONS - 1 - b, id);
@@ -126,7 +129,7 @@ static void refused(const struct shore_program *program, const char *said) {
 
 static void a_cycle_is_refused(void **state) {
     struct made m = three_blocks();
-    struct shore_tensor t = tensor("product", MANY + 3, 0, SHORE_ROLE_FIXED, PAGE);
+    struct shore_tensor t = tensor("product", MANY + 3, 0, PAGE);
     uint32_t first = shore_program_tensor(m.program, &t);
     t.index = 1;
     uint32_t second = shore_program_tensor(m.program, &t);
@@ -165,7 +168,7 @@ static void what_is_read_too_early_or_too_late_is_refused(void **state) {
 
 static void a_size_that_overflows_is_refused(void **state) {
     struct made m = three_blocks();
-    struct shore_tensor t = tensor("table", MANY + 3, 0, SHORE_ROLE_FIXED, UINT64_MAX - 5);
+    struct shore_tensor t = tensor("table", MANY + 3, 0, UINT64_MAX - 5);
     shore_program_tensor(m.program, &t);
     refused(m.program, "table 0: its size of 18446744073709551610 bytes has overflowed");
     shore_program_free(m.program);
@@ -177,7 +180,6 @@ static void a_size_that_overflows_is_refused(void **state) {
     shore_program_free(m.program);
 }
 
-/* Roles that only the library's own programs have are none here. */
 static void computing_that_cannot_be_is_refused(void **state) {
     const struct shore_computing good = {.size = sizeof good, .kind = SHORE_WORK_ROWS, .work = 1};
     struct shore_computing bad[] = {good, good, good};
@@ -198,12 +200,29 @@ static void computing_that_cannot_be_is_refused(void **state) {
     shore_program_free(program);
 }
 
-static void an_unknown_role_is_refused(void **state) {
-    struct made m = three_blocks();
-    struct shore_tensor t = tensor("table", MANY + 3, 0, SHORE_ROLES, PAGE);
-    shore_program_tensor(m.program, &t);
-    refused(m.program, "has no name, or an unknown role or place");
-    shore_program_free(m.program);
+static void members_that_cannot_be_are_refused(void **state) {
+    static const char unknown[] = "has no name, or an unknown way, place or lane";
+    const struct {
+        struct shore_tensor tensor;
+        const char *said;
+    } wrong[] = {
+        {{.place = SHORE_PLACES + 1}, unknown},
+        {{.ways = 2 * SHORE_WAY_HOST}, unknown},
+        {{.saves_lane = SHORE_LANES}, unknown},
+        {{.again = OPERATIONS + 1}, "its computing is that of an operation that the program lacks"},
+        {{.with = MANY}, "goes with a tensor that the program does not have"},
+        {{.place = SHORE_PLACE_BOTH, .margin = 1}, "what needs a margin lies in one place"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct made m = three_blocks();
+        struct shore_tensor t = wrong[i].tensor;
+        t.size = sizeof t;
+        t.name = "table";
+        t.key = MANY + 3;
+        shore_program_tensor(m.program, &t);
+        refused(m.program, wrong[i].said);
+        shore_program_free(m.program);
+    }
 }
 
 /* What forward leaves moves, where there is no room for it and it may. */
@@ -212,14 +231,18 @@ static void what_is_left_may_move(void **state) {
     struct shore_plan *plan;
     struct shore_diag diag = {0};
     shore_program_operation(program, "forward");
+    shore_program_operation(program, "backward");
     for (uint32_t i = 0; i < 4; i++) {
-        struct shore_tensor t = tensor("left", MANY, i, SHORE_ROLE_INNER, PAGE);
+        struct shore_tensor t = tensor("left", MANY, i, PAGE);
         t.ways = SHORE_WAY_KEEP | SHORE_WAY_AGAIN | (i == 3 ? 0 : SHORE_WAY_MOVE);
         t.group = 1;
-        shore_program_tensor(program, &t);
+        uint32_t id = shore_program_tensor(program, &t);
+        shore_program_makes(program, 0, id);
+        shore_program_reads(program, 1, id);
     }
-    struct shore_tensor buffers = tensor("buffer", MANY + 1, 0, SHORE_ROLE_BUFFERS, 0);
-    buffers.group = buffers.most = 1;
+    struct shore_tensor buffers = tensor("buffer", MANY + 1, 0, 0);
+    buffers.buffers = true;
+    buffers.group = buffers.least = buffers.most = 1;
     shore_program_tensor(program, &buffers);
     assert_int_equal(plan_with(program, 2 * PAGE, &plan, &diag), 0);
     assert_int_equal(fate_of(plan, 0).way, SHORE_WAY_KEEP);
@@ -246,7 +269,7 @@ int main(void) {
         cmocka_unit_test(what_is_read_too_early_or_too_late_is_refused),
         cmocka_unit_test(a_size_that_overflows_is_refused),
         cmocka_unit_test(computing_that_cannot_be_is_refused),
-        cmocka_unit_test(an_unknown_role_is_refused),
+        cmocka_unit_test(members_that_cannot_be_are_refused),
         cmocka_unit_test(what_is_left_may_move),
         cmocka_unit_test(a_program_of_nothing_has_a_plan),
     };

@@ -20,10 +20,12 @@ struct made {
     uint32_t layer, pages, left, left_buffers, piece, piece_buffers;
 };
 
-static uint32_t add(struct made *m, const char *name, uint32_t key, enum shore_role role, enum shore_way way,
-                    uint32_t group, uint64_t count) {
-    struct shore_tensor t = {.size = sizeof t, .name = name, .key = key, .role = role, .group = group, .bytes = BYTES};
-    t.ways = role == SHORE_ROLE_BUFFERS ? 0 : SHORE_WAY_KEEP | SHORE_WAY_AGAIN | SHORE_WAY_MOVE;
+/* Even keys are those of buffers. */
+static uint32_t add(struct made *m, const char *name, uint32_t key, enum shore_way way, uint32_t group,
+                    uint64_t count) {
+    struct shore_tensor t = {.size = sizeof t, .name = name, .key = key, .group = group, .bytes = BYTES};
+    t.buffers = key % 2 == 0;
+    t.ways = t.buffers ? 0 : SHORE_WAY_KEEP | SHORE_WAY_AGAIN | SHORE_WAY_MOVE;
     uint32_t id = shore_program_tensor(m->program, &t);
     m->fate[id] = (struct shore__fate){.way = way, .count = count, .bytes = BYTES};
     return id;
@@ -38,9 +40,9 @@ static struct made layers(double seconds) {
         shore_program_operation(m.program, o < LAYERS ? "forward" : "backward");
         if (seconds > 0) shore_program_computes(m.program, o, &c);
     }
-    m.pages = add(&m, "pages", 0, SHORE_ROLE_BUFFERS, SHORE_WAY_KEEP, 1, 2);
+    m.pages = add(&m, "pages", 0, SHORE_WAY_KEEP, 1, 2);
     for (uint32_t l = 0; l < LAYERS; l++) {
-        uint32_t id = add(&m, "layer", 1, SHORE_ROLE_LAYER, SHORE_WAY_MOVE, 1, 1);
+        uint32_t id = add(&m, "layer", 1, SHORE_WAY_MOVE, 1, 1);
         if (!l) m.layer = id;
         shore_program_reads(m.program, l, id);
         shore_program_reads(m.program, 2 * LAYERS - 1 - l, id);
@@ -50,9 +52,9 @@ static struct made layers(double seconds) {
 
 /* What forward leaves for backward. */
 static void leaves(struct made *m, enum shore_way way) {
-    m->left_buffers = add(m, "passing", 2, SHORE_ROLE_BUFFERS, SHORE_WAY_KEEP, 2, 2);
+    m->left_buffers = add(m, "passing", 2, SHORE_WAY_KEEP, 2, 2);
     for (uint32_t l = 0; l < LAYERS; l++) {
-        uint32_t id = add(m, "left", 3, SHORE_ROLE_INNER, way, 2, 1);
+        uint32_t id = add(m, "left", 3, way, 2, 1);
         if (!l) m->left = id;
         shore_program_makes(m->program, l, id);
         shore_program_reads(m->program, 2 * LAYERS - 1 - l, id);
@@ -62,9 +64,9 @@ static void leaves(struct made *m, enum shore_way way) {
 
 /* Gradients, and the work behind them: on so many drives. */
 static void updates(struct made *m, uint64_t buffers, uint32_t ndrives) {
-    m->piece_buffers = add(m, "buffers", 4, SHORE_ROLE_BUFFERS, SHORE_WAY_KEEP, 3, buffers);
+    m->piece_buffers = add(m, "buffers", 4, SHORE_WAY_KEEP, 3, buffers);
     for (uint32_t l = LAYERS; l--;) {
-        uint32_t op = 2 * LAYERS - 1 - l, id = add(m, "piece", 5, SHORE_ROLE_PIECE, SHORE_WAY_MOVE, 3, 1);
+        uint32_t op = 2 * LAYERS - 1 - l, id = add(m, "piece", 5, SHORE_WAY_MOVE, 3, 1);
         if (l + 1 == LAYERS) m->piece = id;
         shore_program_makes(m->program, op, id);
         for (uint32_t d = 0; d < ndrives; d++)

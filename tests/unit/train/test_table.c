@@ -35,12 +35,11 @@ static void set_table(void *ctx, const struct shore__facts *f, struct shore__tra
     assert_int_equal(plan->units, UNITS);
     if (!table->set) return;
     uint64_t unit = shore__plan_offload_bytes(f), whole = 0;
-    table->most_bytes = plan->plan->choice.moved_inner = 0;
+    table->most_bytes = 0;
     for (uint32_t l = 1; l <= LAYERS; l++) {
         for (size_t u = 0; u < UNITS; u++) {
             enum shore_way way = table->inner[l - 1][u];
             set(plan, shore__plan_inner(f, plan, l, u), way, way == SHORE_WAY_KEEP && table->full[l - 1]);
-            plan->plan->choice.moved_inner += way == SHORE_WAY_MOVE;
             if (way != SHORE_WAY_MOVE) continue;
             table->most_bytes += unit;
             whole += u == 0;
