@@ -293,6 +293,20 @@ def test_hooks_of_the_head(tmp_path, seed, slices):
         assert slices
 
 
+@pytest.mark.parametrize("whole_model", [True, False])
+def test_a_compiled_model(whole_model, tmp_path, seed, slices, whole):
+    model, plain = pair(models.llama)
+    expected = plain(**batch()).loss
+    expected.backward()
+    (model if whole_model else model.lm_head).compile(backend="eager")
+    with wrapped(model, tmp_path) as engine:
+        out = engine(**batch())
+        assert close(out.loss.detach(), expected.detach()) and slices and not whole
+        engine.backward(out.loss)
+        check(engine, plain)
+        assert close(out.logits.detach(), plain(**batch()).logits.detach())
+
+
 def test_evaluation_and_generation(tmp_path, seed, slices, whole):
     model, plain = pair(models.gpt2)
     with wrapped(model, tmp_path) as engine:

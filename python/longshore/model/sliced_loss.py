@@ -86,6 +86,7 @@ class Call:
         self.compute, self.reads = compute, reads
 
     @classmethod
+    @torch.compiler.disable  # of a model that is compiled as a whole
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         return args[0].compute(*args[1:])
 
@@ -224,6 +225,7 @@ class Logits(StandIn):
         return source.head(lambda weight, bias: _Loss.apply(hidden, weight, bias, slices))
 
     @classmethod
+    @torch.compiler.disable  # of a model that is compiled as a whole
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         named = args[0] if args else kwargs.get("input")
