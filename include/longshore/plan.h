@@ -9,10 +9,24 @@
  *         its operations:                    shore_program_makes(), _reads(), _frees()
  *     shore_plan_open(program, &options, &plan, &diag)      SHORE_EBUDGET names the least budget
  *     shore_plan_tensor(plan, tensor, &fate)                kept, computed again or moved; its place
+ *     shore_plan_times(plan, &times)                        how long a step takes
  *
  * A tensor that no operation makes is there before the step; a tensor that no operation frees outlives it. Rows that
  * are not in use at the same time may share a place. The plan knows no model: what a tensor is to a step follows from
  * its members and from the operations that use it. No choice changes a bit of what is computed.
+ *
+ * Time. Operations compute one after the other. One starts when the one before has ended, what it reads is there, and
+ * what it makes has room.
+ * - What no operation makes and moves comes from the drives before each operation that reads it: into a buffer of its
+ *   group, as soon as one is free. If it stays, the update behind an operation sends it there.
+ * - What is made, moves and is read later leaves behind its maker, and comes back before its readers, through its
+ *   group's buffers. Several tensors of a group are used one after the other.
+ * - What is made, moves and is never read (a piece of gradient) holds its buffer until the work behind its maker took
+ * it.
+ * - Work behind operations is done in their order. The next step's readers wait for what it changes.
+ * - The commit follows the work behind the last operation. The next step overlaps it until the first operation that
+ *   makes a piece of gradient.
+ * An operation without any work takes no time, and nothing comes for it: what happens between some steps is rare.
  *
  * Units: bytes; of an operation's work: those of lane.h. Threading: one thread at a time.
  */
@@ -214,6 +228,11 @@ struct shore_plan_times {
     /* of tensors that operations make and later ones read: that stay, are computed again, and move */
     uint64_t kept_bytes, again_bytes, moved_bytes;
 };
+/* Ownership: out is the caller's, with its size set. Errors: -EINVAL (no size). */
+int shore_plan_times(const struct shore_plan *plan, struct shore_plan_times *out);
+/* Says when an operation begins and ends, in seconds after the last operation of the step before. Errors: -EINVAL (no
+ * such operation). */
+int shore_plan_operation(const struct shore_plan *plan, uint32_t operation, double *begin, double *end);
 
 #ifdef __cplusplus
 }

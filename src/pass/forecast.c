@@ -93,12 +93,12 @@ static void fill_activations(const struct shore__train_plan *p, struct shore__fo
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
-/* Bytes of parameters on the link, beside those of a simulation: it counts what moves in whole segments, and what is
- * handed back to pages that stay not at all. Padding does not cross. fetched: bytes of pages that moved. */
-static int64_t link_beside(const struct shore__facts *f, const struct shore__train_plan *p, uint64_t fetched) {
+/* Bytes of padding that a simulation counts on the link, in pages that move or stay, and that does not cross. fetched:
+ * bytes of pages that moved. */
+static uint64_t padding(const struct shore__facts *f, const struct shore__train_plan *p, uint64_t fetched) {
     const struct shore__model *m = f->model;
     uint64_t each = f->mode == SHORE__F32 ? 4 : 2, moves = 0, crosses = 0;
-    int64_t kept = 0;
+    uint64_t kept = 0;
     for (uint32_t i = 0; i < p->program->ntensors; i++) {
         const struct shore_tensor *t = &p->program->tensor[i];
         if (t->key != SHORE__ROW_PAGE) continue;
@@ -108,14 +108,13 @@ static int64_t link_beside(const struct shore__facts *f, const struct shore__tra
         uint64_t bytes = shore__layout_elems(m->layout, id.block, segment, count) * each;
         if (id.kind == SHORE__PAGE_TAIL) continue; /* it comes in every step */
         if (p->plan->fate[i].way == SHORE_WAY_KEEP) {
-            kept += (int64_t)bytes;
+            kept += t->bytes - bytes;
         } else {
             moves += t->bytes;
             crosses += bytes;
         }
     }
-    if (moves) kept -= (int64_t)((double)fetched * (double)(moves - crosses) / (double)moves);
-    return kept;
+    return kept + (moves ? (uint64_t)((double)fetched * (double)(moves - crosses) / (double)moves) : 0);
 }
 
 /* Bytes that a program moves in a lane, whatever the plan: all, or of one drive. */
@@ -152,7 +151,7 @@ static int fill_times(const struct shore__facts *f, const struct shore_machine *
     uint64_t moved = times.drive_write_bytes - behind(p->program, SHORE_LANE_DRIVE_WRITE, UINT32_MAX) -
                      behind(p->program, SHORE_LANE_COMMIT, UINT32_MAX);
     uint64_t fetched = times.drive_read_bytes - behind(p->program, SHORE_LANE_DRIVE_READ, UINT32_MAX) - moved;
-    out->link_bytes = (uint64_t)((int64_t)times.link_bytes + link_beside(f, p, fetched));
+    out->link_bytes = times.link_bytes - padding(f, p, fetched);
     out->drive_write_most_bytes = written_most(f, p->program, times.drive_write_bytes);
     out->tokens_per_second = out->step_seconds > 0 ? (double)f->batch.rows / out->step_seconds : 0;
     return 0;

@@ -9,6 +9,7 @@
 #include "base/diag.h"
 #include "base/sized.h"
 #include "plan/budget.h"
+#include "plan/simulate.h"
 
 static int open_plan(struct shore_plan *plan, struct shore_diag *diag) {
     const struct shore_program *p = plan->program;
@@ -24,7 +25,8 @@ static int open_plan(struct shore_plan *plan, struct shore_diag *diag) {
     if (!rc && (unsigned)plan->options.policy >= SHORE_POLICIES) rc = shore__fail(diag, -EINVAL, "an unknown policy");
     if (rc) return rc;
     shore__regions_open(&plan->rows, p->nops ? p->nops : 1, plan->options.one_memory);
-    return shore__classes_open(plan, diag);
+    rc = shore__simulation_open(p, plan->options.machine, plan->options.one_memory, &plan->simulation, diag);
+    return rc ? rc : shore__classes_open(plan, diag);
 }
 
 static void grow_rows(struct shore_plan *plan) {
@@ -77,6 +79,7 @@ int shore_plan_open(const struct shore_program *program, const struct shore_plan
         shore_plan_close(plan);
         return rc;
     }
+    shore__simulate(plan->simulation, plan->fate, &plan->times);
     *out = plan;
     return too_little(plan, diag);
 }
@@ -84,6 +87,7 @@ int shore_plan_open(const struct shore_program *program, const struct shore_plan
 void shore_plan_close(struct shore_plan *plan) {
     if (!plan) return;
     shore__regions_close(&plan->rows);
+    shore__simulation_close(plan->simulation);
     free(plan->live);
     free(plan->fate);
     free(plan->order);
@@ -110,6 +114,16 @@ void shore_plan_sums(const struct shore_plan *plan, struct shore_plan_sums *out)
     for (int b = 0; b < SHORE__BUDGETS; b++)
         sums.too_little |= (uint64_t)(plan->minimum.of[b] > plan->limit.of[b]) << b;
     shore__sized_out(out, &sums, sizeof sums);
+}
+
+int shore_plan_times(const struct shore_plan *plan, struct shore_plan_times *out) {
+    return shore__sized_out(out, &plan->times, sizeof plan->times);
+}
+
+int shore_plan_operation(const struct shore_plan *plan, uint32_t operation, double *begin, double *end) {
+    if (operation >= plan->program->nops) return -EINVAL;
+    shore__simulated(plan->simulation, operation, begin, end);
+    return 0;
 }
 
 int shore_plan_tensor(const struct shore_plan *plan, uint32_t tensor, struct shore_fate *out) {

@@ -47,6 +47,7 @@ struct shore__passing {
     uint64_t passing_bytes, bytes; /* of the largest that moves; of the largest */
 };
 
+struct shore__simulation;
 struct shore_plan {
     const struct shore_program *program;
     struct shore_plan_options options;
@@ -58,6 +59,8 @@ struct shore_plan {
     struct shore__share *share, *least; /* by class; least: of the least plan */
     struct shore__passing *group;
     uint32_t nclasses, ngroups;
+    struct shore__simulation *simulation; /* of the fates as they are now; its times */
+    struct shore_plan_times times;
     struct shore__region_list rows;
     struct shore__bytes limit; /* what may be spent now */
     struct shore__bytes minimum, comfortable, total;

@@ -55,7 +55,12 @@ static void leave_behind(struct run *r, const struct timed_operation *op, double
     s->job_at[r->asked - 1] = r->now;
     for (uint32_t i = job->first; i < job->end; i++) {
         struct lane *l = s->part[i].lane;
-        l->behind = later(later(l->behind, l->asked.free), r->now) + s->part[i].seconds * part;
+        l->behind = later(later(l->behind, l->asked.free), r->now) + s->part[i].seconds * part * l->left;
+    }
+    const struct route_lanes *way = &s->route[s->one_memory ? KEPT_HERE : KEPT_THERE];
+    for (uint32_t i = 0; op->kept_bytes > 0 && i < way->count; i++) {
+        struct lane *l = way->on[i].lane;
+        l->behind = later(later(l->behind, l->asked.free), r->now) + op->kept_bytes * way->on[i].each * part;
     }
     for (uint32_t i = 0; i < s->nbusy; i++)
         s->busy[i]->done[r->asked - 1] = s->busy[i]->behind;
@@ -112,27 +117,51 @@ static double ready(const struct run *r, const struct stream *st, const struct e
     if (e->passing != COMES) return 0;
     if (there && at < INFINITY) at = 0; /* what is on its way out can be read on */
     if (changer != SHORE__NONE && st->step) at = later(at, done(r, (st->step - 1) * s->njobs + changer));
-    if (e->source == SHORE__NONE) return at;
-    const struct stream *from = st - 1;
-    bool here = from->next > (uint64_t)st->step * from->count + e->source;
-    return here ? later(at, from->entry[e->source].at) : INFINITY;
+    if (!e->from) return at;
+    bool here = e->from->next > (uint64_t)st->step * e->from->count + e->source;
+    return here ? later(at, e->from->entry[e->source].at) : INFINITY;
 }
 
 /* The host's buffer is free once what lay there has crossed the bus. */
 static void free_source(const struct stream *st, const struct entry *e) {
-    const struct stream *from = st - 1;
-    struct buffer *b = &from->buffer[from->entry[e->source].buffer];
-    if (b->user == (uint64_t)st->step * from->count + e->source) b->free = e->at;
+    uint32_t buffer = e->from->entry[e->source].buffer;
+    struct buffer *b = &e->from->buffer[buffer];
+    if (buffer != SHORE__NONE && b->user == (uint64_t)st->step * e->from->count + e->source) b->free = e->at;
+}
+
+static uint32_t *where(const struct run *r, const struct stream *st, uint32_t tensor) {
+    return &r->s->where[2 * tensor + (st - r->s->stream) % 2];
+}
+
+/* Whether a tensor still lies in a buffer of the stream, so that it need not come in this step. An update leaves new
+ * parameters in the host's buffers, but not in a device's. */
+static bool is_there(const struct run *r, const struct stream *st, uint32_t tensor, bool on_device, uint32_t step) {
+    uint32_t b = *where(r, st, tensor);
+    if (b >= st->nbuffers || st->buffer[b].tensor != tensor) return false;
+    return !on_device || r->s->tensor[tensor].changer == SHORE__NONE || st->buffer[b].step == step;
+}
+
+/* Goes on to the next entry. */
+static void advance(struct stream *st, struct entry *e, uint32_t buffer) {
+    e->buffer = buffer;
+    st->next++;
+    if (++st->at < st->count) return;
+    st->at = 0;
+    st->step++;
 }
 
 /* The stream's next entry takes a buffer, if there is one. must: whatever it takes. */
 static bool take_next(struct run *r, struct stream *st, bool must) {
     struct shore__simulation *s = r->s;
     struct entry *e = &st->entry[st->at];
-    uint32_t *where = &s->where[2 * e->tensor + (st - s->stream) % 2];
-    bool comes = e->passing == COMES, there = comes && *where < st->nbuffers && st->buffer[*where].tensor == e->tensor;
-    uint32_t b = there ? *where : st->oldest;
+    bool comes = e->passing == COMES, there = comes && is_there(r, st, e->tensor, e->route != DRIVE_IN, st->step);
+    uint32_t b = there ? *where(r, st, e->tensor) : st->oldest;
     struct buffer *to = &st->buffer[b];
+    if (e->shown && e->shown->entry[e->copy].stays) { /* the device still has it */
+        e->at = 0;
+        advance(st, e, SHORE__NONE);
+        return true;
+    }
     double at = ready(r, st, e, there), room = there ? to->there : to->job != SHORE__NONE ? done(r, to->job) : to->free;
     if (later(at, room) == INFINITY && !must) return false;
     e->at = at < INFINITY ? at : r->now;
@@ -140,19 +169,16 @@ static bool take_next(struct run *r, struct stream *st, bool must) {
     if (!there) e->at = later(e->at, r->now);
     if (comes && !there) e->at = move(r, (enum route)e->route, e->at, e->bytes);
     if (e->passing == LEAVES) s->left[e->tensor] = INFINITY;
-    if (e->source != SHORE__NONE) free_source(st, e);
-    e->buffer = b;
+    if (e->from) free_source(st, e);
     to->tensor = e->passing == WAITS ? SHORE__NONE : e->tensor;
     to->there = e->at;
-    to->user = st->next++;
-    if (++st->at == st->count) {
-        st->at = 0;
-        st->step++;
-    }
+    to->user = st->next;
+    to->step = st->step;
     to->job = SHORE__NONE;
     to->free = INFINITY;
-    *where = b;
+    *where(r, st, e->tensor) = b;
     to_newest(st, b);
+    advance(st, e, b);
     return true;
 }
 
@@ -169,11 +195,8 @@ static void prefetch(struct run *r) {
 /* Returns when the nth entry of the operation at hand may be used. */
 static double take(struct run *r, struct stream *st, uint32_t nth) {
     const struct entry *e = &st->entry[st->used_at + nth];
-    if (e->source != SHORE__NONE) {
-        struct stream *from = st - 1;
-        while (from->next <= (uint64_t)r->step * from->count + e->source)
-            if (!take_next(r, from, false)) take_next(r, from, true);
-    }
+    while (e->from && e->from->next <= (uint64_t)r->step * e->from->count + e->source)
+        if (!take_next(r, e->from, false)) take_next(r, e->from, true);
     while (st->next <= st->used + nth)
         if (!take_next(r, st, false)) take_next(r, st, true);
     return e->at;
@@ -183,6 +206,7 @@ static double take(struct run *r, struct stream *st, uint32_t nth) {
 static void let_go(struct run *r, struct stream *st, uint32_t nth) {
     struct shore__simulation *s = r->s;
     struct entry *e = &st->entry[st->used_at + nth];
+    if (e->shown) return; /* its buffer is free once it has crossed the bus */
     struct buffer *b = &st->buffer[e->buffer];
     const struct timed_operation *op = &s->op[e->operation];
     double at = later(r->now, s->left[e->tensor]); /* it may still be on its way out */
@@ -192,7 +216,7 @@ static void let_go(struct run *r, struct stream *st, uint32_t nth) {
         if (r->left == r->waiting) b->job = r->asked - 1;
         at = done(r, r->asked - 1);
     }
-    if (b->user == st->used + nth && !e->copied) b->free = at;
+    if (b->user == st->used + nth) b->free = at;
 }
 
 /* ---- operations -------------------------------------------------------------------------------------------------- */
@@ -252,7 +276,7 @@ static void run_operation(struct run *r, uint32_t operation) {
     struct shore__simulation *s = r->s;
     struct timed_operation *op = &s->op[operation];
     uint32_t parts = begin_parts(r, operation);
-    double seconds = (op->seconds + op->again_seconds) / parts;
+    double seconds = fmax(op->seconds + op->more_seconds, 0) / parts;
     r->now = operation_starts(r, operation);
     for (uint32_t part = 0; part < parts; part++) {
         double start = part_starts(r, part, parts);
@@ -281,54 +305,127 @@ static enum route route_of(const struct shore__simulation *s, const struct shore
     return in ? BUS_IN : BUS_OUT;
 }
 
-static struct entry *add_entry(struct shore__simulation *s, uint32_t stream, const struct shore__use *u,
-                               enum passing passing, enum shore_way way) {
+static struct entry *add_entry(struct shore__simulation *s, struct stream *st, const struct shore__use *u,
+                               enum passing passing, enum route route) {
     const struct shore_tensor *t = &s->program->tensor[u->tensor];
-    struct stream *st = &s->stream[stream];
     struct entry *e = &st->entry[st->count++];
     *e = (struct entry){.operation = u->operation,
                         .tensor = u->tensor,
-                        .source = SHORE__NONE,
                         .passing = (unsigned char)passing,
-                        .route = (unsigned char)route_of(s, t, way, passing == COMES),
-                        .bytes = (double)t->bytes};
+                        .route = (unsigned char)route,
+                        .bytes = (double)(t->moved_bytes ? t->moved_bytes : t->bytes)};
     return e;
 }
 
+/* The device's copy of a parameter comes from the host's memory: of a stream there, or where it stays. */
+static void add_copy(struct shore__simulation *s, struct stream *st, const struct shore__use *u, uint32_t host) {
+    struct entry *e = add_entry(s, st, u, COMES, BUS_IN);
+    struct stream *from = &s->stream[2 * s->tensor[host].group];
+    for (uint32_t i = from->count; i-- && from->entry[i].operation == u->operation;)
+        if (from->entry[i].tensor == host) {
+            from->entry[i].shown = st;
+            from->entry[i].copy = (uint32_t)(e - st->entry);
+            e->from = from;
+            e->source = i;
+        }
+}
+
 /* The part of a tensor that is computed again: all of it, or what an amount lacks. */
-static double part_again(const struct shore__simulation *s, uint32_t tensor, const struct shore__fate *f) {
-    const struct shore_tensor *t = &s->program->tensor[tensor];
+static double part_again(const struct shore_tensor *t, const struct shore__fate *f) {
     if (t->ways || t->full_bytes <= t->bytes) return f->way == SHORE_WAY_AGAIN;
     return (double)(t->full_bytes - f->bytes) / (double)(t->full_bytes - t->bytes);
+}
+
+/* A parameter comes before each operation that reads it, or stays: then its update sends it there. */
+static void add_parameter(struct shore__simulation *s, const struct shore__use *u, bool moves) {
+    const struct timed_tensor *t = &s->tensor[u->tensor];
+    const struct shore_tensor *of = &s->program->tensor[u->tensor];
+    struct stream *host = &s->stream[2 * t->group];
+    struct timed_operation *op = &s->op[u->operation];
+    if (moves && t->copy_of != SHORE__NONE)
+        add_copy(s, host, u, t->copy_of);
+    else if (moves)
+        add_entry(s, host, u, COMES, route_of(s, of, SHORE_WAY_MOVE, true));
+    else if (t->changer != SHORE__NONE) {
+        if (op->waits <= t->changer) op->waits = t->changer + 1;
+        if (u->operation == t->first_reader) s->op[t->changed].kept_bytes += (double)of->bytes;
+    }
+    if (host[1].nbuffers) add_copy(s, host + 1, u, u->tensor);
 }
 
 /* What becomes of a use of a tensor: it passes through buffers, is computed again, or lies there. */
 static void add_use(struct shore__simulation *s, const struct shore__fate *fate, const struct shore__use *u) {
     const struct timed_tensor *t = &s->tensor[u->tensor];
+    const struct shore_tensor *of = &s->program->tensor[u->tensor];
     const struct shore__fate *f = &fate[u->tensor];
-    bool made = t->maker != SHORE__NONE, moves = f->way == SHORE_WAY_MOVE;
-    uint32_t host = 2 * t->group, device = host + 1;
+    struct timed_operation *op = &s->op[u->operation];
+    struct stream *st = &s->stream[2 * t->group];
+    bool moves = f->way == SHORE_WAY_MOVE || f->way == SHORE_WAY_HOST;
     if (!f->count || u->kind == SHORE__FREES || u->kind == SHORE__CHANGES) return;
     if (u->kind == SHORE__MAKES) {
-        if (moves) add_entry(s, host, u, t->first_reader == SHORE__NONE ? WAITS : LEAVES, f->way);
+        if (moves) add_entry(s, st, u, t->first_reader == SHORE__NONE ? WAITS : LEAVES, route_of(s, of, f->way, false));
         return;
     }
-    if (u->operation == t->maker) return;
-    struct timed_operation *op = &s->op[u->operation];
-    if (u->operation == t->first_reader) op->again_seconds += t->again_seconds * part_again(s, u->tensor, f);
-    if (!moves && !made && t->changer != SHORE__NONE && op->waits <= t->changer) op->waits = t->changer + 1;
-    struct entry *from = moves ? add_entry(s, host, u, COMES, f->way) : NULL;
-    if (made || !s->stream[device].nbuffers) return;
-    struct entry *e = add_entry(s, device, u, COMES, SHORE_WAY_KEEP);
-    if (!from) return;
-    from->copied = true;
-    e->source = (uint32_t)(from - s->stream[host].entry);
+    if (u->operation == t->maker || op->idle) return;
+    if (u->operation == t->first_reader) op->more_seconds += t->again_seconds * part_again(of, f);
+    if (t->maker == SHORE__NONE)
+        add_parameter(s, u, moves);
+    else if (moves)
+        add_entry(s, st, u, COMES, route_of(s, of, f->way, true));
+}
+
+/* What memory beyond the least saves: of computing, in the operations that read it, or of a lane's work behind. */
+static void save(struct shore__simulation *s, const struct shore__fate *fate) {
+    double saved[SHORE_LANES] = {0};
+    for (uint32_t i = 0; i < s->nsaving; i++) {
+        const struct shore_tensor *t = &s->program->tensor[s->saving[i]];
+        const struct shore__fate *f = &fate[s->saving[i]];
+        if (f->count && f->bytes > t->bytes) saved[t->saves_lane] += t->saves * (double)(f->bytes - t->bytes);
+    }
+    saved[SHORE_LANE_DRIVE_READ] += saved[SHORE_LANE_DRIVE_MIXED] / 2;
+    saved[SHORE_LANE_DRIVE_WRITE] += saved[SHORE_LANE_DRIVE_MIXED] / 2;
+    saved[SHORE_LANE_DRIVE_MIXED] = saved[SHORE_LANE_DRIVE_READ] + saved[SHORE_LANE_DRIVE_WRITE];
+    for (uint32_t i = 0; i < s->nlanes; i++) {
+        double all = s->work[s->lane[i].as];
+        s->lane[i].left = all > 0 ? fmax(1 - saved[s->lane[i].as] / all, 0) : 1;
+    }
+    for (uint32_t o = 0; s->computed_seconds > 0 && o < s->program->nops; o++)
+        s->op[o].more_seconds -= saved[SHORE_LANE_COMPUTE] * s->op[o].seconds / s->computed_seconds;
+}
+
+static void empty(struct stream *st) {
+    st->next = st->used = 0;
+    st->step = st->at = st->used_at = st->oldest = 0;
+    st->newest = st->nbuffers - 1;
+    for (uint32_t b = 0; b < st->nbuffers; b++)
+        st->buffer[b] = (struct buffer){.tensor = SHORE__NONE,
+                                        .before = b ? b - 1 : SHORE__NONE,
+                                        .after = b < st->newest ? b + 1 : SHORE__NONE,
+                                        .user = UINT64_MAX,
+                                        .job = SHORE__NONE};
+}
+
+/* Finds what a device's buffers still hold from the use before, so that the host need not have it: in two steps. */
+static void find_what_stays(const struct run *r, struct stream *st) {
+    for (uint32_t i = 0; i < 2 * st->count; i++) {
+        struct entry *e = &st->entry[st->at];
+        e->stays = is_there(r, st, e->tensor, true, st->step);
+        uint32_t b = e->stays ? *where(r, st, e->tensor) : st->oldest;
+        st->buffer[b].tensor = e->tensor;
+        st->buffer[b].step = st->step;
+        *where(r, st, e->tensor) = b;
+        to_newest(st, b);
+        advance(st, e, b);
+    }
+    empty(st);
 }
 
 /* Opens the streams: what passes, and through how many buffers. */
-static void open_streams(struct shore__simulation *s, const struct shore__fate *fate) {
+static void open_streams(struct run *r, const struct shore__fate *fate) {
+    struct shore__simulation *s = r->s;
     const struct shore_program *p = s->program;
     s->nactive = 0;
+    memset(s->where, 0xff, 2 * p->ntensors * sizeof *s->where);
     for (uint32_t i = 0; i < 2 * s->ngroups; i++)
         s->stream[i].nbuffers = s->stream[i].count = 0;
     for (uint32_t i = 0; i < s->nbuffers; i++) {
@@ -336,28 +433,25 @@ static void open_streams(struct shore__simulation *s, const struct shore__fate *
         s->stream[2 * s->tensor[s->buffers_of[i]].group + (t->there && !s->one_memory)].nbuffers +=
             (uint32_t)fate[s->buffers_of[i]].count;
     }
-    for (uint32_t o = 0; o < p->nops; o++) {
-        s->op[o].again_seconds = s->op[o].waits = 0;
+    for (uint32_t o = 0; o < p->nops; o++)
+        s->op[o].more_seconds = s->op[o].kept_bytes = s->op[o].waits = 0;
+    for (uint32_t o = 0; o < p->nops; o++)
         for (uint32_t i = s->op[o].first; i < s->op[o].end; i++)
             add_use(s, fate, &s->use[i]);
-    }
     for (uint32_t i = 0; i < 2 * s->ngroups; i++) {
         struct stream *st = &s->stream[i];
         if (st->nbuffers > st->count) st->nbuffers = st->count;
         if (!st->nbuffers) st->nbuffers = 1; /* what has no buffers takes turns */
-        if (st->count) s->active[s->nactive++] = st;
-        st->next = st->used = 0;
-        st->step = st->at = st->used_at = 0;
-        st->oldest = 0;
-        st->newest = st->nbuffers - 1;
-        for (uint32_t b = 0; b < st->nbuffers; b++)
-            st->buffer[b] = (struct buffer){.tensor = SHORE__NONE,
-                                            .before = b ? b - 1 : SHORE__NONE,
-                                            .after = b < st->newest ? b + 1 : SHORE__NONE,
-                                            .user = UINT64_MAX,
-                                            .job = SHORE__NONE};
+        empty(st);
+        if (!st->count) continue;
+        s->active[s->nactive++] = st;
+        for (uint32_t e = 0; e < st->count; e++)
+            if (st->entry[e].from) {
+                find_what_stays(r, st);
+                break;
+            }
     }
-    memset(s->where, 0xff, 2 * p->ntensors * sizeof *s->where);
+    save(s, fate);
     memset(s->left, 0, p->ntensors * sizeof *s->left);
     for (uint32_t i = 0; i < s->nlanes; i++) {
         s->lane[i].asked = (struct shore__bucket){.each = 1};
@@ -375,9 +469,15 @@ static void begin_step(struct run *r) {
 
 static void count_bytes(const struct run *r, const struct shore__fate *fate, struct shore_plan_times *out) {
     const struct shore__simulation *s = r->s;
-    out->drive_read_bytes = s->read_bytes + r->read;
-    out->drive_write_bytes = s->write_bytes + r->written;
-    out->link_bytes = s->link_bytes + r->link;
+    const double *work = s->work;
+    uint64_t kept = 0;
+    for (uint32_t o = 0; o < s->program->nops; o++)
+        kept += (uint64_t)s->op[o].kept_bytes;
+    out->drive_read_bytes = r->read + (uint64_t)(work[SHORE_LANE_DRIVE_READ] * s->lane[LANES_OF_HOST + OF_READ].left);
+    out->drive_write_bytes =
+        r->written +
+        (uint64_t)(work[SHORE_LANE_DRIVE_WRITE] * s->lane[LANES_OF_HOST + OF_WRITE].left + work[SHORE_LANE_COMMIT]);
+    out->link_bytes = r->link + kept + (uint64_t)(work[SHORE_LANE_LINK_IN] + work[SHORE_LANE_LINK_OUT]);
     for (uint32_t t = 0; t < s->program->ntensors; t++) {
         const struct shore__fate *f = &fate[t];
         if (!f->count || s->tensor[t].maker == SHORE__NONE || s->tensor[t].first_reader == SHORE__NONE) continue;
@@ -391,7 +491,7 @@ static void count_bytes(const struct run *r, const struct shore__fate *fate, str
 void shore__simulate(struct shore__simulation *s, const struct shore__fate *fate, struct shore_plan_times *out) {
     struct run r = {.s = s};
     *out = (struct shore_plan_times){.size = sizeof *out, .bound = SHORE_LANE_COMPUTE};
-    open_streams(s, fate);
+    open_streams(&r, fate);
     for (; r.step < SHORE__SIMULATED_STEPS; r.step++) {
         begin_step(&r);
         for (uint32_t o = 0; o < s->program->nops; o++)
@@ -400,9 +500,13 @@ void shore__simulate(struct shore__simulation *s, const struct shore__fate *fate
     out->step_seconds = r.now - r.ended;
     out->lane_seconds[SHORE_LANE_COMPUTE] = s->compute_seconds;
     out->lane_seconds[SHORE_LANE_COMMIT] = s->commit_seconds;
+    const struct route_lanes *kept = &s->route[s->one_memory ? KEPT_HERE : KEPT_THERE];
+    for (uint32_t o = 0; o < s->program->nops; o++)
+        for (uint32_t i = 0; s->op[o].kept_bytes > 0 && i < kept->count; i++)
+            kept->on[i].lane->asked.busy += s->op[o].kept_bytes * kept->on[i].each;
     for (uint32_t i = 0; i < s->nlanes; i++) {
         double *most = &out->lane_seconds[s->lane[i].as];
-        *most = later(*most, s->lane[i].asked.busy + s->lane[i].behind_seconds);
+        *most = later(*most, s->lane[i].asked.busy + s->lane[i].behind_seconds * s->lane[i].left);
     }
     for (int l = 0; l < SHORE_LANES; l++) {
         if (out->lane_seconds[l] > out->lane_seconds[out->bound]) out->bound = (enum shore_lane)l;

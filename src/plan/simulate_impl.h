@@ -15,17 +15,18 @@ enum { OF_READ, OF_WRITE, OF_MIXED, OF_UPDATE, LANES_OF_DRIVE };
 struct lane {
     struct shore__bucket asked; /* what operations wait for, which goes before the work behind them */
     enum shore_lane as;
-    double each;   /* seconds for a unit of work, or for a byte that all drives move together; 0: no limit */
+    double each;   /* seconds for a unit of work; 0: no limit */
     double behind; /* when all work behind operations will be done */
-    double *done;  /* the same of each job, if any has work here; otherwise NULL */
+    double *done;  /* the same of each job */
     uint32_t open; /* the first job that may not be done */
     /* of work on the cores that operations compute on: how much longer both take while both run */
     double slows, slowed;
     double behind_seconds; /* of all jobs of a step */
+    double left;           /* the part of it that memory does not save */
 };
 
-/* Where tensors move, and the lanes that they take. */
-enum route { DRIVE_IN, DRIVE_OUT, BUS_IN, BUS_OUT, ACROSS_IN, ACROSS_OUT, ROUTES };
+/* Where tensors move: between drives, host and device; and where an update sends what stays. */
+enum route { DRIVE_IN, DRIVE_OUT, BUS_IN, BUS_OUT, ACROSS_IN, ACROSS_OUT, KEPT_HERE, KEPT_THERE, ROUTES };
 struct way_on {
     struct lane *lane;
     double each; /* seconds for a byte */
@@ -46,25 +47,34 @@ struct job {
 
 struct timed_tensor {
     uint32_t maker, first_reader; /* operations */
-    uint32_t changer;             /* the job that changes it */
+    uint32_t changer, changed;    /* the job that changes it, and the operation that it is behind */
+    uint32_t copy_of;             /* of a device's parameter: where it lies on the host */
     uint32_t group;               /* by its number among the groups */
     double again_seconds;
 };
 
 struct timed_operation {
-    double seconds, again_seconds;
+    double seconds;
+    double more_seconds; /* for what is computed again, less what memory saves */
+    double kept_bytes;   /* that the job behind it sends to where they stay */
     uint32_t first, end; /* of its uses */
     uint32_t job;        /* behind it */
     uint32_t waits;      /* 1 + the last step's job that changes what it reads in place */
+    bool idle;           /* it has no work: what it may read is rare, as between two steps */
     double began, ended;
 };
 
 /* A tensor passes a buffer: it comes, leaves, or is a gradient that waits for the work behind. */
 enum passing { COMES, LEAVES, WAITS };
+struct stream;
 struct entry {
     uint32_t operation, tensor;
-    uint32_t source;                      /* of what comes over the bus: the entry of its host's stream; or none */
-    unsigned char passing, route, copied; /* copied: its buffer is free once it has crossed the bus */
+    struct stream *from;  /* of what comes over the bus: the stream of its host's buffer, if it passes one there */
+    uint32_t source;      /* and the entry there */
+    struct stream *shown; /* of what lies on the host to cross the bus: the device's stream, and the entry there */
+    uint32_t copy;
+    bool stays; /* of the latter: it is still there */
+    unsigned char passing, route;
     double bytes;
     double at;       /* when it is there, or its buffer is free */
     uint32_t buffer; /* the one it took */
@@ -73,7 +83,7 @@ struct buffer {
     uint32_t tensor, before, after; /* before, after: in the order in which they were taken */
     uint64_t user;                  /* the entry that took it last */
     double there, free;             /* free: INFINITY while it is in use */
-    uint32_t job;                   /* or it is free once this job is done */
+    uint32_t job, step;             /* or it is free once this job is done; of the user */
 };
 /* What passes through the buffers of a group, in the order of the operations, again and again. */
 struct stream {
@@ -104,14 +114,16 @@ struct shore__simulation {
     struct entry *entries;
     struct buffer *buffers;
     uint32_t *buffers_of, nbuffers; /* tensors that are buffers */
+    uint32_t *saving, nsaving;      /* tensors that save work */
     uint32_t *where;                /* by tensor, of the host and of a device: its buffer, if it is still there */
     double *left;                   /* by tensor: when it has left */
     double *job_at;                 /* by job of all steps */
     double *done;                   /* of all lanes */
     uint32_t njobs, nlanes, nbusy, nsharing, ngroups, nactive;
-    uint32_t first_gradient; /* the operation that waits for the last step's commit */
-    double commit_seconds, compute_seconds, began;
-    uint64_t read_bytes, write_bytes, link_bytes; /* of the work behind */
+    uint32_t first_gradient;  /* the operation that waits for the last step's commit */
+    double work[SHORE_LANES]; /* behind all operations, on all drives */
+    double commit_seconds, computed_seconds;
+    double compute_seconds, began; /* of the last step */
 };
 
 #endif

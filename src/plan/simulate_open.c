@@ -112,17 +112,17 @@ static void add_routes(struct shore__simulation *s, const struct shore_machine *
     uint32_t most = s->nlanes;
     for (enum route r = 0; r < ROUTES; r++) {
         struct route_lanes *to = &s->route[r];
-        bool in = r == DRIVE_IN || r == BUS_IN || r == ACROSS_IN;
+        bool in = r != DRIVE_OUT && r != BUS_OUT && r != ACROSS_OUT, kept = r == KEPT_HERE || r == KEPT_THERE;
         to->on = s->on + r * most;
         if (r != BUS_IN && r != BUS_OUT) {
-            for (uint32_t c = 0; c < d->nclasses; c++) {
+            for (uint32_t c = 0; !kept && c < d->nclasses; c++) {
                 double weight = d->weight[d->first[c]];
                 add_way(to, lane_of_drive(s, d, d->first[c], in ? OF_READ : OF_WRITE), weight);
                 add_way(to, lane_of_drive(s, d, d->first[c], OF_MIXED), weight);
             }
             add_way(to, &s->lane[in && !m->link_shared ? LANE_LINK_OUT : LANE_LINK_IN], 1);
         }
-        if (s->one_memory || r == DRIVE_IN || r == DRIVE_OUT) continue;
+        if (s->one_memory || r == DRIVE_IN || r == DRIVE_OUT || r == KEPT_HERE) continue;
         add_way(to, &s->lane[in ? LANE_BUS_IN : LANE_BUS_OUT], 1);
         add_way(to, &s->lane[LANE_BUS_BOTH], 1);
     }
@@ -164,6 +164,13 @@ static void add_computing(struct shore__simulation *s, const struct shore_machin
             s->op[p->cost[i].operation].seconds +=
                 shore__machine_seconds(m, SHORE_WORK_PRODUCT, SHORE_PRECISION_FP32, 0, p->cost[i].work);
     if (m->forward_seconds > 0 || m->backward_seconds > 0) take_given_seconds(s, m);
+    for (uint32_t o = 0; o < p->nops; o++) {
+        s->op[o].idle = s->op[o].seconds <= 0 && s->op[o].job == SHORE__NONE;
+        s->computed_seconds += s->op[o].seconds;
+    }
+    for (uint32_t i = 0; i < p->ncosts; i++)
+        s->work[p->cost[i].lane] += (double)p->cost[i].work;
+    s->work[SHORE_LANE_DRIVE_MIXED] = s->work[SHORE_LANE_DRIVE_READ] + s->work[SHORE_LANE_DRIVE_WRITE];
 }
 
 /* The lanes that work behind an operation takes; returns how many. */
@@ -229,16 +236,6 @@ static void add_jobs(struct shore__simulation *s, const struct shore_machine *m,
     }
 }
 
-static void count_bytes(struct shore__simulation *s) {
-    const struct shore_program *p = s->program;
-    for (uint32_t i = 0; i < p->ncosts; i++) {
-        const struct shore__cost *c = &p->cost[i];
-        if (c->lane == SHORE_LANE_DRIVE_READ) s->read_bytes += c->work;
-        if (c->lane == SHORE_LANE_DRIVE_WRITE || c->lane == SHORE_LANE_COMMIT) s->write_bytes += c->work;
-        if (c->lane == SHORE_LANE_LINK_IN || c->lane == SHORE_LANE_LINK_OUT) s->link_bytes += c->work;
-    }
-}
-
 static void add_commit(struct shore__simulation *s, const struct shore_machine *m, const struct drives *d) {
     const struct shore_program *p = s->program;
     double written[DRIVES_MAX] = {0};
@@ -277,11 +274,16 @@ static uint32_t group_number(struct shore__simulation *s, uint32_t *groups, uint
     return s->ngroups++;
 }
 
-static void read_tensors(struct shore__simulation *s, uint32_t *groups) {
+static void read_tensors(struct shore__simulation *s, const struct shore_machine *m, uint32_t *groups) {
     const struct shore_program *p = s->program;
     for (uint32_t t = 0; t < p->ntensors; t++)
-        s->tensor[t] = (struct timed_tensor){SHORE__NONE, SHORE__NONE, SHORE__NONE,
-                                             group_number(s, groups, p->tensor[t].group), 0};
+        s->tensor[t] = (struct timed_tensor){SHORE__NONE,
+                                             SHORE__NONE,
+                                             SHORE__NONE,
+                                             SHORE__NONE,
+                                             SHORE__NONE,
+                                             group_number(s, groups, p->tensor[t].group),
+                                             0};
     for (uint32_t i = 0; i < p->nuses; i++)
         if (s->use[i].kind == SHORE__MAKES) s->tensor[s->use[i].tensor].maker = s->use[i].operation;
     s->first_gradient = SHORE__NONE;
@@ -290,6 +292,7 @@ static void read_tensors(struct shore__simulation *s, uint32_t *groups) {
         struct timed_tensor *t = &s->tensor[u->tensor];
         if (u->kind == SHORE__CHANGES) {
             t->changer = s->op[u->operation].job;
+            t->changed = u->operation;
             if (s->first_gradient == SHORE__NONE) s->first_gradient = u->operation;
         }
         if (u->kind == SHORE__READS && u->operation != t->maker && t->first_reader == SHORE__NONE)
@@ -300,8 +303,30 @@ static void read_tensors(struct shore__simulation *s, uint32_t *groups) {
         bool waits = of->maker != SHORE__NONE && of->first_reader == SHORE__NONE && p->tensor[t].ways & SHORE_WAY_MOVE;
         if (waits && of->maker < s->first_gradient) s->first_gradient = of->maker;
         uint32_t again = p->tensor[t].again, parts = p->tensor[t].again_parts;
-        if (again) of->again_seconds = s->op[again - 1].seconds / (parts ? parts : 1);
+        /* seconds of a step that a machine gives have it in them */
+        if (again && again <= p->nops && !(m->backward_seconds > 0))
+            of->again_seconds = s->op[again - 1].seconds / (parts ? parts : 1);
+        if (p->tensor[t].saves > 0) s->saving[s->nsaving++] = t;
     }
+}
+
+static bool is_parameter(const struct shore__simulation *s, const struct shore__use *u, bool on_device) {
+    const struct shore_tensor *t = &s->program->tensor[u->tensor];
+    return u->kind == SHORE__READS && s->tensor[u->tensor].maker == SHORE__NONE && t->ways & SHORE_WAY_MOVE &&
+           (t->place == SHORE_PLACE_DEVICE) == on_device;
+}
+
+/* Finds which of the host's parameters a device's are copies of: of those that an operation reads, the first of the
+ * first, and so on. */
+static void pair_copies(struct shore__simulation *s) {
+    for (uint32_t o = 0; !s->one_memory && o < s->program->nops; o++)
+        for (uint32_t i = s->op[o].first, host = i; i < s->op[o].end; i++) {
+            if (!is_parameter(s, &s->use[i], true)) continue;
+            while (host < s->op[o].end && !is_parameter(s, &s->use[host], false))
+                host++;
+            if (host == s->op[o].end) break;
+            s->tensor[s->use[i].tensor].copy_of = s->use[host++].tensor;
+        }
 }
 
 /* Gives each stream room for all that may pass. */
@@ -342,13 +367,14 @@ static int allocate(struct shore__simulation *s, struct shore_diag *diag) {
     s->entries = calloc(2 * uses, sizeof *s->entries);
     s->buffers = calloc(2 * (uses + n), sizeof *s->buffers);
     s->buffers_of = calloc(n, sizeof *s->buffers_of);
+    s->saving = calloc(n, sizeof *s->saving);
     s->where = calloc(2 * n, sizeof *s->where);
     s->left = calloc(n, sizeof *s->left);
     s->job_at = calloc(SHORE__SIMULATED_STEPS * ops, sizeof *s->job_at);
     s->done = calloc(SHORE__SIMULATED_STEPS * ops * s->nlanes, sizeof *s->done);
     return s->tensor && s->op && s->use && s->job && s->part && s->lane && s->on && s->stream && s->entries &&
-                   s->busy && s->sharing && s->active && s->buffers && s->buffers_of && s->where && s->left &&
-                   s->job_at && s->done
+                   s->busy && s->sharing && s->active && s->saving && s->buffers && s->buffers_of && s->where &&
+                   s->left && s->job_at && s->done
                ? 0
                : shore__fail(diag, -ENOMEM, "out of memory for the time of a step");
 }
@@ -373,15 +399,17 @@ int shore__simulation_open(const struct shore_program *program, const struct sho
         add_routes(s, m, &d);
         add_jobs(s, m, &d);
         add_computing(s, m);
-        read_tensors(s, groups);
+        read_tensors(s, m, groups);
+        pair_copies(s);
         divide_room(s);
         add_commit(s, m, &d);
-        count_bytes(s);
     }
     for (uint32_t i = 0; !rc && i < s->nlanes; i++) {
         struct lane *l = &s->lane[i];
         l->done = s->done + (size_t)i * SHORE__SIMULATED_STEPS * (program->nops + 1);
-        if (!(l->behind_seconds > 0)) continue;
+        if (!(l->behind_seconds > 0) && i != LANE_LINK_IN && i != LANE_LINK_OUT && i != LANE_BUS_IN &&
+            i != LANE_BUS_BOTH)
+            continue;
         s->busy[s->nbusy++] = l;
         if (l->slows > 0) s->sharing[s->nsharing++] = l;
     }

@@ -25,6 +25,7 @@ static uint32_t add(struct made *m, const char *name, uint32_t key, enum shore_w
                     uint64_t count) {
     struct shore_tensor t = {.size = sizeof t, .name = name, .key = key, .group = group, .bytes = BYTES};
     t.buffers = key % 2 == 0;
+    t.place = way == SHORE_WAY_HOST ? SHORE_PLACE_DEVICE : SHORE_PLACE_PLAIN;
     t.ways = t.buffers ? 0 : SHORE_WAY_KEEP | SHORE_WAY_AGAIN | SHORE_WAY_MOVE;
     uint32_t id = shore_program_tensor(m->program, &t);
     m->fate[id] = (struct shore__fate){.way = way, .count = count, .bytes = BYTES};
@@ -75,10 +76,10 @@ static void updates(struct made *m, uint64_t buffers, uint32_t ndrives) {
     }
 }
 
-static struct shore_plan_times times(const struct made *m, const struct shore_machine *machine) {
+static struct shore_plan_times times_on(const struct made *m, const struct shore_machine *machine, bool one_memory) {
     struct shore__simulation *s;
     struct shore_plan_times out, again;
-    assert_int_equal(shore__simulation_open(m->program, machine, true, &s, NULL), 0);
+    assert_int_equal(shore__simulation_open(m->program, machine, one_memory, &s, NULL), 0);
     shore__simulate(s, m->fate, &out);
     shore__simulate(s, m->fate, &again);
     assert_memory_equal(&out, &again, sizeof out);
@@ -89,10 +90,13 @@ static struct shore_plan_times times(const struct made *m, const struct shore_ma
         shore__simulated(s, o, &began, &ended);
         assert_true(began >= last && ended >= began);
         last = ended;
-        if (getenv("SHOW")) print_message("%u: %.3f %.3f\n", o, began, ended);
     }
     shore__simulation_close(s);
     return out;
+}
+
+static struct shore_plan_times times(const struct made *m, const struct shore_machine *machine) {
+    return times_on(m, machine, true);
 }
 
 static void is(double got, double wanted) {
@@ -238,6 +242,119 @@ static void what_is_left_is_kept_or_moved(void **state) {
     shore_program_free(m.program);
 }
 
+/* A device with memory of its own: pages of the host are copied to two buffers there. */
+static void copies_to_a_device_overlap(void **state) {
+    struct made m = layers(0.1);
+    uint32_t there[2];
+    for (int i = 0; i < 2; i++) {
+        struct shore_tensor t = {.size = sizeof t, .name = "there", .key = 8, .index = (uint32_t)i, .group = 1};
+        t.buffers = t.there = true;
+        there[i] = shore_program_tensor(m.program, &t);
+        m.fate[there[i]] = (struct shore__fate){.way = SHORE_WAY_KEEP, .count = 1};
+    }
+    /* reading and copying take a second each, and go on beside each other */
+    struct shore_machine machine = {.bus_in = 100, .ndrives = 1, .drive[0] = {.read = 100}};
+    struct shore_plan_times t = times_on(&m, &machine, false);
+    is(t.lane_seconds[SHORE_LANE_BUS_IN], 2 * LAYERS - 4);
+    is(t.lane_seconds[SHORE_LANE_DRIVE_READ], 2 * LAYERS - 4);
+    /* at both ends, the device's buffers are in use for so long */
+    is(t.step_seconds, 2 * LAYERS - 4 + 0.3 + 0.3);
+    /* what stays on the host is copied for each use, and there is no drive to wait for */
+    for (uint32_t l = 0; l < LAYERS; l++)
+        m.fate[m.layer + l].way = SHORE_WAY_KEEP;
+    t = times_on(&m, &machine, false);
+    is(t.lane_seconds[SHORE_LANE_BUS_IN], 2 * LAYERS - 4);
+    is(t.lane_seconds[SHORE_LANE_DRIVE_READ], 0);
+    shore_program_free(m.program);
+}
+
+/* The same with slots of a group of their own, as the package has them: they are copies, and come from no drive. */
+static void slots_are_copies_of_pages(void **state) {
+    struct made m = layers(0.1);
+    uint32_t slots = add(&m, "slots", 8, SHORE_WAY_KEEP, 9, 2);
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        struct shore_tensor t = {.size = sizeof t, .name = "slot", .key = 9, .group = 9, .bytes = BYTES};
+        t.ways = SHORE_WAY_MOVE;
+        t.place = SHORE_PLACE_DEVICE;
+        uint32_t id = shore_program_tensor(m.program, &t);
+        m.fate[id] = (struct shore__fate){.way = SHORE_WAY_MOVE, .count = 1, .bytes = BYTES};
+        shore_program_reads(m.program, l, id);
+        shore_program_reads(m.program, 2 * LAYERS - 1 - l, id);
+    }
+    struct shore_machine machine = {.bus_in = 100, .ndrives = 1, .drive[0] = {.read = 100}};
+    struct shore_plan_times t = times_on(&m, &machine, false);
+    is(t.lane_seconds[SHORE_LANE_BUS_IN], 2 * LAYERS - 4);
+    assert_true(t.lane_seconds[SHORE_LANE_DRIVE_READ] <= 2 * LAYERS - 4);
+    /* at both ends, the device's buffers are in use for so long */
+    is(t.step_seconds, 2 * LAYERS - 4 + 0.3 + 0.3);
+    m.fate[slots].count = LAYERS;
+    t = times_on(&m, &machine, false);
+    is(t.step_seconds, LAYERS * 0.3);
+    shore_program_free(m.program);
+}
+
+static void what_leaves_for_the_host_takes_the_bus(void **state) {
+    struct made m = layers(1);
+    leaves(&m, SHORE_WAY_HOST);
+    m.fate[m.pages].count = LAYERS;
+    struct shore_machine machine = {.bus_in = 50, .bus_out = 50, .ndrives = 1, .drive[0] = {.read = 1, .write = 1}};
+    struct shore_plan_times t = times_on(&m, &machine, false);
+    is(t.lane_seconds[SHORE_LANE_BUS_OUT], 2 * LAYERS);
+    is(t.lane_seconds[SHORE_LANE_BUS_IN], 2 * (LAYERS - 2));
+    assert_int_equal(t.drive_write_bytes, 0);
+    assert_int_equal(t.bound, SHORE_LANE_COMPUTE);
+    machine.bus_both = 40;
+    t = times_on(&m, &machine, false);
+    is(t.lane_seconds[SHORE_LANE_BUS_IN], 2.5 * (2 * LAYERS - 2));
+    shore_program_free(m.program);
+}
+
+static void an_update_sends_what_stays(void **state) {
+    struct made m = layers(1);
+    updates(&m, 2, 1);
+    struct shore_machine machine = {.link = {100, 100}, .ndrives = 1};
+    struct shore_plan_times t = times(&m, &machine);
+    is(t.lane_seconds[SHORE_LANE_LINK_OUT], 2 * LAYERS - 4); /* comes twice, but for what is still there */
+    for (uint32_t l = 0; l < LAYERS; l++)
+        m.fate[m.layer + l].way = SHORE_WAY_KEEP;
+    t = times(&m, &machine);
+    is(t.lane_seconds[SHORE_LANE_LINK_OUT], LAYERS);
+    assert_int_equal(t.link_bytes, LAYERS * BYTES);
+    is(t.step_seconds, LAYERS * 3 + 1); /* the first layer's comes last */
+    shore_program_free(m.program);
+}
+
+static void memory_saves_work(void **state) {
+    struct made m = layers(1);
+    updates(&m, LAYERS, 1);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        m.fate[m.layer + l].way = SHORE_WAY_KEEP;
+    struct shore_tensor t = {.size = sizeof t, .name = "saving", .key = 11, .full_bytes = 100};
+    t.saves_lane = SHORE_LANE_DRIVE_UPDATE;
+    t.saves = LAYERS;
+    uint32_t saving = shore_program_tensor(m.program, &t);
+    struct shore_machine machine = {.ndrives = 1, .drive[0] = {.update = 50}};
+    m.fate[saving] = (struct shore__fate){.way = SHORE_WAY_KEEP, .count = 1, .bytes = 0};
+    is(times(&m, &machine).lane_seconds[SHORE_LANE_DRIVE_UPDATE], LAYERS * 2);
+    m.fate[saving].bytes = 50; /* a half */
+    is(times(&m, &machine).lane_seconds[SHORE_LANE_DRIVE_UPDATE], LAYERS);
+    is(times(&m, &machine).step_seconds, LAYERS * 3 + 1);
+    shore_program_free(m.program);
+}
+
+/* Nothing is read for an operation that has no work. */
+static void what_is_rare_takes_no_time(void **state) {
+    struct made m = layers(1);
+    uint32_t rare = shore_program_operation(m.program, "between");
+    m.fate[m.pages].count = 1;
+    struct shore_machine machine = {.ndrives = 1, .drive[0] = {.read = 100}};
+    double without = times(&m, &machine).step_seconds;
+    for (uint32_t l = 0; l < LAYERS; l++)
+        shore_program_reads(m.program, rare, m.layer + l);
+    is(times(&m, &machine).step_seconds, without);
+    shore_program_free(m.program);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(computing_bounds_a_step),
@@ -248,6 +365,12 @@ int main(void) {
         cmocka_unit_test(a_commit_overlaps_forward),
         cmocka_unit_test(updates_share_the_cores),
         cmocka_unit_test(what_is_left_is_kept_or_moved),
+        cmocka_unit_test(copies_to_a_device_overlap),
+        cmocka_unit_test(slots_are_copies_of_pages),
+        cmocka_unit_test(what_leaves_for_the_host_takes_the_bus),
+        cmocka_unit_test(an_update_sends_what_stays),
+        cmocka_unit_test(memory_saves_work),
+        cmocka_unit_test(what_is_rare_takes_no_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
