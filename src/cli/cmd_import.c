@@ -9,7 +9,7 @@
 /* Takes the flags of train, because an imported model is a run at step 0 that train --resume continues. */
 static struct shore__command_line import_line(void) {
     struct shore__command_line line = shore__train_line;
-    line.without = "init resume accept-step dry-run json stop-at tbw machine";
+    line.without = "init resume accept-step dry-run json stop-at lora tbw machine";
     line.command = "import";
     line.synopsis = "import DIR --drive PATH... --out RUN [--data FILE...] [flags of train]";
     line.about = "Puts a Hugging Face model on drives, as a run at step 0: the inverse of export. It takes the flags "

@@ -192,6 +192,13 @@ static bool larger_batch(const struct shore__outlook *o, struct changed *c) {
     return true;
 }
 
+static bool adapters(const struct shore__outlook *o, struct changed *c) {
+    enum { RANK = 16 };
+    c->lora = RANK;
+    SAY(c, "LoRA of rank %d", RANK);
+    return !o->lora && RANK <= o->model->arch.d_model;
+}
+
 static int plan_change(const struct shore__outlook *o, bool (*change)(const struct shore__outlook *, struct changed *),
                        struct shore__what_if *out, bool *applies, struct shore_diag *diag) {
     struct changed c = {.machine = o->machine ? *o->machine : *shore__machine_assumed(), .lora = o->lora};
@@ -215,7 +222,7 @@ static int plan_change(const struct shore__outlook *o, bool (*change)(const stru
 int shore__outlook_changes(const struct shore__outlook *o, struct shore__what_if out[SHORE__WHAT_IFS_MOST],
                            uint32_t *count, struct shore_diag *diag) {
     bool (*const changes[])(const struct shore__outlook *, struct changed *) = {
-        more_memory, more_drives, faster_link, smaller_moments, compressed, larger_batch};
+        more_memory, more_drives, faster_link, smaller_moments, compressed, larger_batch, adapters};
     int rc = 0;
     *count = 0;
     for (size_t i = 0; !rc && i < sizeof changes / sizeof *changes; i++) {

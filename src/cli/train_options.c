@@ -46,6 +46,8 @@ static const struct shore__option options[] = {
            "print the minimum memory, what --memory keeps and the disk space needed, and make nothing; exit code 2 if "
            "memory, a drive or its room is missing"),
     OPTION(FLAG, "json", json, NULL, "one JSON object on one line; train takes it with --dry-run"),
+    OPTION(WHOLE, "lora", lora, "RANK", "adapters of this rank beside each matrix of the layers are trained, and all else is read",
+           .is.least = 1),
     OPTION(SIZE, "tbw", tbw_bytes, "SIZE", "what a drive may write in its life (600TB): says how many days that is"),
     SHORE__HEADING("How long"),
     SHORE__SETTINGS_OF_LENGTH(SETTING)
@@ -71,7 +73,7 @@ static const struct shore__option options[] = {
 const struct shore__command_line shore__train_line = {
     .command = "train",
     .remote = true,
-    .without = "tbw",
+    .without = "lora tbw",
     .synopsis = "train --init NAME|--model DIR --data FILE... --drive PATH... --memory SIZE --steps N --out RUN\n"
                 "train --resume RUN [--steps N] [--memory SIZE] [--threads N] [--drive OLD=NEW]",
     .about = "Trains a language model whose weights, gradients and optimizer state live on drives, inside a memory\n"

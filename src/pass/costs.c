@@ -14,6 +14,24 @@
 /* An entry of a compressed gradient: its value as bf16, and how far it is from the one before. */
 #define SPARSE_ENTRY_BYTES 3.1
 
+/* ---- adapters ---------------------------------------------------------------------------------------------------- */
+
+/* Elements of a layer's adapters: two thin matrices beside each matrix, as all of them have in files. */
+static uint64_t adapter_elems(const struct shore__facts *f, uint32_t layer) {
+    const struct shore__model_block *b = &f->model->blocks[layer];
+    uint64_t elems = 0;
+    for (uint32_t t = 0; t < b->ntensors; t++)
+        for (uint32_t p = 0; b->tensors[t].matrix && p < b->tensors[t].nparts; p++)
+            elems += f->lora_rank * (b->tensors[t].parts[p].rows + b->tensors[t].cols);
+    return elems;
+}
+
+uint32_t shore__trained_segments(const struct shore__facts *f, uint32_t block) {
+    if (!f->lora_rank) return f->model->layout->blocks[block].segments;
+    if (block == 0 || block == shore__model_head(f->model)) return 0;
+    return (uint32_t)((adapter_elems(f, block) + SHORE_SEGMENT_ELEMS - 1) / SHORE_SEGMENT_ELEMS);
+}
+
 /* ---- computing --------------------------------------------------------------------------------------------------- */
 
 static void compute(const struct shore__costing *c, uint32_t op, enum shore_work_kind kind, uint64_t work,
@@ -61,7 +79,7 @@ static uint64_t cheap_elems(const struct shore__model *m) {
 void shore__costs_forward(const struct shore__costing *c, uint32_t op) {
     const struct shore__model *m = c->f->model;
     uint64_t d = m->arch.d_model;
-    product(c, op, SHORE_WORK_PRODUCT, d * (m->qkv_width + m->attn_width + m->up_width));
+    product(c, op, SHORE_WORK_PRODUCT, d * (m->qkv_width + m->attn_width + m->up_width) + adapter_elems(c->f, 1));
     compute(c, op, SHORE_WORK_ATTENTION, pairs(c->f) * m->arch.head_dim * 4, c->f->batch.seq_len);
     rows(c, op, cheap_elems(m) + 3 * d + rotary_elems(c->f), (uint64_t)m->arch.d_ff * SHORE__EXPONENTIAL_BYTES);
 }
@@ -82,7 +100,7 @@ void shore__costs_head(const struct shore__costing *c, uint32_t op) {
     const struct shore__arch *a = &c->f->model->arch;
     uint64_t d = a->d_model;
     product(c, op, SHORE_WORK_PRODUCT_INPUT, d * a->vocab);
-    product(c, op, SHORE_WORK_PRODUCT_WEIGHT, d * a->vocab);
+    if (!c->f->lora_rank) product(c, op, SHORE_WORK_PRODUCT_WEIGHT, d * a->vocab);
     rows(c, op, a->vocab + 5 * d, (uint64_t)a->vocab * 4 + 2 * 4 * d);
 }
 
@@ -91,14 +109,16 @@ void shore__costs_backward(const struct shore__costing *c, uint32_t op) {
     const struct shore__arch *a = &m->arch;
     uint64_t d = a->d_model, elems = d * (m->qkv_width + m->attn_width + m->up_width + a->d_ff);
     uint64_t biases = (a->qkv_bias ? m->qkv_width : 0) + (a->out_bias ? d : 0) + (a->mlp_bias ? m->up_width + d : 0);
-    product(c, op, SHORE_WORK_PRODUCT_INPUT, elems);
-    product(c, op, SHORE_WORK_PRODUCT_WEIGHT, elems);
+    uint64_t adapters = adapter_elems(c->f, 1);
+    product(c, op, SHORE_WORK_PRODUCT_INPUT, elems + adapters);
+    product(c, op, SHORE_WORK_PRODUCT_WEIGHT, c->f->lora_rank ? adapters : elems);
     compute(c, op, SHORE_WORK_ATTENTION_BACKWARD, pairs(c->f) * a->head_dim * 10, c->f->batch.seq_len);
     rows(c, op, 8 * d + 2 * (uint64_t)m->up_width + a->d_ff + biases + rotary_elems(c->f),
          (uint64_t)a->d_ff * SHORE__EXPONENTIAL_BYTES);
 }
 
 void shore__costs_lookups(const struct shore__costing *c, uint32_t op) {
+    if (c->f->lora_rank) return;
     const struct shore__arch *a = &c->f->model->arch;
     uint64_t d = (uint64_t)a->d_model * (a->learned_positions ? 2 : 1);
     rows(c, op, d, 8 * d);
@@ -131,6 +151,14 @@ static struct shore__range of_drive(const struct shore__costing *c, uint32_t d, 
     uint32_t from = own.first > segment ? own.first : segment, end = own.first + own.count;
     if (end > segment + count) end = segment + count;
     return (struct shore__range){from, end > from ? end - from : 0};
+}
+
+/* The same of what is trained; adapters are spread over the drives. */
+static struct shore__range trained_of_drive(const struct shore__costing *c, uint32_t d, uint32_t block,
+                                            uint32_t segment, uint32_t count) {
+    uint32_t n = c->f->drives.ndrives;
+    if (!c->f->lora_rank) return of_drive(c, d, block, segment, count);
+    return (struct shore__range){segment, count / n + ((block + d) % n < count % n)};
 }
 
 static void drive(const struct shore__costing *c, uint32_t op, enum shore_lane lane, uint32_t d, uint64_t work) {
@@ -168,7 +196,7 @@ void shore__costs_gradient(const struct shore__costing *c, uint32_t op, uint32_t
         link(c, op, SHORE_LANE_LINK_IN, bytes);
     }
     for (uint32_t d = 0; d < f->drives.ndrives; d++) {
-        struct shore__range own = of_drive(c, d, block, segment, count);
+        struct shore__range own = trained_of_drive(c, d, block, segment, count);
         if (f->host_update) { /* until the norm is known, it waits there */
             drive(c, op, SHORE_LANE_DRIVE_WRITE, d, own.count * shore__gradient_segment_bytes(form_of(f)));
             continue;
@@ -186,21 +214,23 @@ static void host_update(const struct shore__costing *c, uint32_t op) {
     const struct shore__facts *f = c->f;
     const struct shore_layout *layout = f->model->layout;
     struct shore__drive_config config = shore__fleet_config(layout, &f->drives, false);
-    uint64_t state = layout->segments * (uint64_t)shore__state_segment_bytes(config.plane_bytes);
+    uint64_t segments = 0;
     for (uint32_t b = 0; b < layout->nblocks; b++) {
-        uint32_t count = layout->blocks[b].segments;
+        uint32_t count = shore__trained_segments(f, b);
+        segments += count;
         link(c, op, SHORE_LANE_LINK_OUT, gradient_bytes(f, b, 0, count));
         for (uint32_t d = 0; d < f->drives.ndrives; d++) {
-            struct shore__range own = of_drive(c, d, b, 0, count);
+            struct shore__range own = trained_of_drive(c, d, b, 0, count);
             uint64_t bytes = shore__stored_range_bytes(&config, b, own.first, own.count, true);
             drive(c, op, SHORE_LANE_DRIVE_READ, d,
                   bytes + own.count * (uint64_t)shore__gradient_segment_bytes(form_of(f)));
             drive(c, op, SHORE_LANE_DRIVE_WRITE, d, bytes);
         }
     }
+    uint64_t state = segments * shore__state_segment_bytes(config.plane_bytes);
     link(c, op, SHORE_LANE_LINK_OUT, state);
     link(c, op, SHORE_LANE_LINK_IN, state);
-    shore_program_costs(c->program, op, SHORE_LANE_HOST_UPDATE, 0, layout->segments * SHORE_SEGMENT_ELEMS);
+    shore_program_costs(c->program, op, SHORE_LANE_HOST_UPDATE, 0, segments * SHORE_SEGMENT_ELEMS);
 }
 
 void shore__costs_end(const struct shore__costing *c, uint32_t op) {
@@ -210,7 +240,7 @@ void shore__costs_end(const struct shore__costing *c, uint32_t op) {
     for (uint32_t d = 0; d < f->drives.ndrives; d++) {
         uint64_t segments = 0;
         for (uint32_t b = 0; b < f->model->layout->nblocks; b++)
-            segments += c->ranges[(size_t)b * f->drives.ndrives + d].count;
+            segments += trained_of_drive(c, d, b, 0, shore__trained_segments(f, b)).count;
         bytes += shore__round_up(segments * sizeof(struct shore__leaves), SHORE__PAGE_BYTES) + SHORE__PAGE_BYTES;
     }
     shore_program_costs(c->program, op, SHORE_LANE_COMMIT, 0, f->scratch ? bytes : 0);

@@ -21,6 +21,9 @@ int shore__costing_open(struct shore__costing *c, const struct shore__facts *f, 
                         struct shore_diag *diag);
 void shore__costing_close(struct shore__costing *c);
 
+/* Segments of a block that a step updates: all of them, or those of a layer's adapters, as if they were its first. */
+uint32_t shore__trained_segments(const struct shore__facts *f, uint32_t block);
+
 /* Computing of operation `op`. */
 void shore__costs_embed(const struct shore__costing *c, uint32_t op);
 void shore__costs_forward(const struct shore__costing *c, uint32_t op); /* of a layer, without its last product */

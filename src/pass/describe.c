@@ -5,6 +5,7 @@
 
 #include "base/diag.h"
 #include "drive/planes.h"
+#include "pass/costs.h"
 #include "pass/operations.h"
 #include "pass/row_tensor.h"
 #include "plan/budget.h"
@@ -113,6 +114,12 @@ void shore__plan_fleet_options(const struct shore__facts *f, const struct shore_
 uint64_t shore__plan_disk_bytes(const struct shore__facts *f) {
     struct shore_fleet_options options;
     shore__plan_fleet_options(f, NULL, &options);
+    if (f->lora_rank) { /* what is only read takes 4 bytes a parameter, and what is trained has two slots */
+        uint64_t trained = 0;
+        for (uint32_t b = 0; b < f->model->nblocks; b++)
+            trained += shore__trained_segments(f, b);
+        return f->model->layout->segments * SEGMENT_BYTES + 2 * trained * state_bytes(f) + options.scratch_bytes;
+    }
     return shore_fleet_disk_bytes(f->model->layout, &options);
 }
 
@@ -187,10 +194,10 @@ static void add_pieces(const struct description *d, uint32_t held) {
     for (uint32_t i = 0; i < made; i++) {
         uint32_t slice = i - m->arch.n_layer - 1;
         piece.index = i;
-        piece.bytes = i < m->arch.n_layer ? m->layout->blocks[i + 1].segments * SEGMENT_BYTES : 0;
+        piece.bytes = i < m->arch.n_layer ? shore__trained_segments(f, i + 1) * SEGMENT_BYTES : 0;
         piece.without = 0;
         if (i > m->arch.n_layer) {
-            piece.bytes = slice_piece_bytes(m, slice % m->nslices);
+            piece.bytes = f->lora_rank ? 0 : slice_piece_bytes(m, slice % m->nslices);
             piece.without = held;
         }
         shore_program_makes(d->program, made_at(m, i), shore_program_tensor(d->program, &piece));
@@ -210,7 +217,7 @@ static void describe_backward(const struct description *d) {
     row_in_step(d, SHORE__ROW_DLOGITS, SHORE_PLACE_DEVICE, f->batch.unit_rows * m->slice_rows * e);
     row_in_step(d, SHORE__ROW_BACKWARD_SCRATCH, SHORE_PLACE_DEVICE,
                 shore__backward_scratch_bytes(m, f->mode, f->batch.unit_rows));
-    if (m->arch.tied) {
+    if (m->arch.tied && !f->lora_rank) {
         struct shore_tensor table = shore__row_tensor(SHORE__ROW_TABLE_GRADIENT, 0, SHORE_PLACE_BOTH, elems * 4);
         bool stays = f->compressed || !f->scratch || d->head_units < f->batch.units;
         table.ways = SHORE_WAY_KEEP | (stays ? 0 : SHORE_WAY_MOVE);

@@ -51,7 +51,7 @@ static void cost(const struct shore__costing *c, struct operation o, uint32_t op
     if (o.what == BACKWARD) shore__costs_backward(c, op);
     if (o.what == LOOKUPS) shore__costs_lookups(c, op);
     if (o.what == EMBED || o.what == LOSS) shore__costs_tail(c, op, o.what == EMBED ? 0 : head);
-    if (o.what & GRADIENTS) shore__costs_gradient(c, op, of, 0, m->layout->blocks[of].segments);
+    if (o.what & GRADIENTS) shore__costs_gradient(c, op, of, 0, shore__trained_segments(c->f, of));
     if (o.what == LOOKUPS) shore__costs_end(c, op);
 }
 
@@ -128,7 +128,7 @@ void shore__operations_read(const struct shore__facts *f, struct shore_program *
     for (uint32_t id = 0; id < program->ntensors; id++) {
         const struct shore_tensor *t = &program->tensor[id];
         struct reader by = who_reads(f, t);
-        if (t->key == SHORE__ROW_PAGE) shore_program_changes(program, changed_at(f, t->index), id);
+        if (t->key == SHORE__ROW_PAGE && !f->lora_rank) shore_program_changes(program, changed_at(f, t->index), id);
         for (uint32_t op = 0; op < program->nops; op++) {
             struct operation o = operation_at(n, op);
             if (!(by.what & o.what) || (by.layer && o.layer && by.layer != o.layer)) continue;
