@@ -130,9 +130,13 @@ static int look_ahead(const struct shore__train_args *args, const struct shore__
     struct shore__plan_rates rates;
     char text[320];
     int rc = shore__plan_rates_open(args->machine, s, &rates, diag);
+    if (rates.machine) rates.machine->gpu_memory = 0; /* this program computes on the processor */
     struct shore__outlook o = {.settings = s, .model = model, .machine = rates.machine};
     if (!rc) rc = shore__outlook_make(&o, true, diag);
-    if (!rc && !s->quiet) shore__cli_say("plan: %s; %s", shore__outlook_text(&o, text, sizeof text), rates.from);
+    if (!rc && !s->quiet) {
+        shore__cli_say("plan: %s", shore__outlook_text(&o, text, sizeof text));
+        shore__cli_say("plan: %s", rates.from);
+    }
     *out = o.forecast;
     shore__plan_rates_close(&rates);
     return rc;

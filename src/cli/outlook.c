@@ -64,9 +64,13 @@ static int find_budget(const struct shore__outlook *o, bool at_least, uint64_t *
     const struct shore__forecast *least = &o->forecast;
     uint64_t asked = o->settings->memory_bytes, has = o->named ? o->machine->host_memory : 0;
     if (at_least && asked && asked < least->minimum_bytes) asked = least->minimum_bytes;
-    if (!o->named || (!has && !asked))
-        return shore_budget(asked, least->minimum_bytes, least->comfortable_bytes, budget, diag);
-    return shore__budget_of(has, asked, least->minimum_bytes, least->comfortable_bytes, budget, diag);
+    int rc = !o->named || (!has && !asked)
+                 ? shore_budget(asked, least->minimum_bytes, least->comfortable_bytes, budget, diag)
+                 : shore__budget_of(has, asked, least->minimum_bytes, least->comfortable_bytes, budget, diag);
+    uint64_t pinned = o->facts.one_memory ? 0 : o->machine->pinned_memory;
+    /* beside a device, nearly all of the host's memory is pinned */
+    if (pinned && *budget > pinned && pinned >= least->minimum_bytes) *budget = pinned;
+    return rc;
 }
 
 /* Steps wait where the drives may not write as much as they could. */
@@ -91,6 +95,11 @@ int shore__outlook_make(struct shore__outlook *o, bool at_least, struct shore_di
     uint64_t budget;
     int rc = shore__train_facts(o->settings, o->model, NULL, &o->facts, diag);
     o->facts.lora_rank = o->lora;
+    o->facts.machine = o->machine;
+    if (o->machine && o->machine->gpu_memory) { /* it computes there */
+        o->facts.one_memory = false;
+        o->facts.place_bytes[SHORE_PLACE_DEVICE] = o->machine->gpu_memory;
+    }
     if (!rc) rc = shore__forecast(&o->facts, o->machine, 1, &o->forecast, diag);
     if (!rc) rc = find_budget(o, at_least, &budget, diag);
     if (!rc) rc = shore__forecast(&o->facts, o->machine, budget, &o->forecast, diag);
@@ -145,8 +154,15 @@ struct changed {
 static bool more_memory(const struct shore__outlook *o, struct changed *c) {
     c->settings.memory_bytes = o->forecast.budget_bytes * 2;
     c->machine.host_memory = 0;
+    c->machine.pinned_memory *= 2;
     SAY(c, "twice the memory, %s", shore__format_size(c->settings.memory_bytes).text);
     return true;
+}
+
+static bool larger_gpu(const struct shore__outlook *o, struct changed *c) {
+    c->machine.gpu_memory *= 2;
+    SAY(c, "a GPU with twice the memory, %s", shore__format_size(c->machine.gpu_memory).text);
+    return !o->facts.one_memory;
 }
 
 static bool more_drives(const struct shore__outlook *o, struct changed *c) {
@@ -181,7 +197,7 @@ static bool smaller_moments(const struct shore__outlook *o, struct changed *c) {
 
 static bool compressed(const struct shore__outlook *o, struct changed *c) {
     SAY(c, "compressed gradients, 1 %%");
-    if (c->settings.compress > 0 || c->settings.host_update) return false;
+    if (o->lora || c->settings.compress > 0 || c->settings.host_update) return false;
     c->settings.compress = 0.01;
     return true;
 }
@@ -222,7 +238,7 @@ static int plan_change(const struct shore__outlook *o, bool (*change)(const stru
 int shore__outlook_changes(const struct shore__outlook *o, struct shore__what_if out[SHORE__WHAT_IFS_MOST],
                            uint32_t *count, struct shore_diag *diag) {
     bool (*const changes[])(const struct shore__outlook *, struct changed *) = {
-        more_memory, more_drives, faster_link, smaller_moments, compressed, larger_batch, adapters};
+        more_memory, larger_gpu, more_drives, faster_link, smaller_moments, compressed, larger_batch, adapters};
     int rc = 0;
     *count = 0;
     for (size_t i = 0; !rc && i < sizeof changes / sizeof *changes; i++) {

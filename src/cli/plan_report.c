@@ -62,10 +62,16 @@ static void print_class(const struct shore__forecast *w, enum shore__memory_clas
 }
 
 static void print_memory(const struct shore__plan_report *r) {
-    const struct shore__forecast *w = &r->outlook->forecast;
+    const struct shore__outlook *o = r->outlook;
+    const struct shore__forecast *w = &o->forecast;
     row("budget", "%s; at least %s; no faster from %s on", shore__format_size_up(w->budget_bytes).text,
         shore__format_size_up(w->minimum_bytes).text, shore__format_size_up(r->useful_bytes).text);
     row("memory", "%s at most", shore__format_size(w->peak_bytes).text);
+    if (!o->facts.one_memory)
+        row("", "%s of it on the GPU (which has %s), %s pinned",
+            shore__format_size(w->place_bytes[SHORE_PLACE_DEVICE]).text,
+            shore__format_size(o->machine->gpu_memory).text,
+            shore__format_size(w->place_bytes[SHORE_PLACE_PINNED]).text);
     printf("%14s", "");
     for (int part = 0; part < SHORE__STEP_PARTS; part++)
         printf("%14s", parts[part]);
@@ -120,7 +126,7 @@ void shore__plan_print(const struct shore__plan_report *r) {
     if (o->lora) snprintf(adapters, sizeof adapters, "; adapters of rank %u are trained", o->lora);
     row("model", "%s: %s parameters%s", r->name, shore__format_count(o->model->parameters).text, adapters);
     row("batch", "%u x %s tokens", s->batch, shore__format_count(s->seq_len).text);
-    row("machine", "%s", r->rates);
+    row("machine", "%s%s", r->rates, o->facts.one_memory ? "" : "; a step computes on its GPU");
     if (!o->machine) row("", "'longshore machine --drive PATH' measures them");
     print_memory(r);
     row("disk", "%s on %zu drive%s", shore__format_size(o->forecast.disk_bytes).text, s->drives.count,
@@ -196,6 +202,11 @@ json_t *shore__plan_json(const struct shore__plan_report *r) {
     json_object_set_new(j, "lanes", lanes_json(w));
     json_object_set_new(j, "memory", classes_json(w->memory_bytes));
     json_object_set_new(j, "memory_over_step", over_step);
+    if (!o->facts.one_memory)
+        json_object_set_new(j, "places",
+                            json_pack("{s:I, s:I, s:I}", "gpu", (json_int_t)w->place_bytes[SHORE_PLACE_DEVICE],
+                                      "pinned", (json_int_t)w->place_bytes[SHORE_PLACE_PINNED], "host",
+                                      (json_int_t)w->place_bytes[SHORE_PLACE_PLAIN]));
     json_object_set_new(j, "activations",
                         json_pack("{s:I, s:I, s:I}", "kept", (json_int_t)w->kept_bytes, "recomputed",
                                   (json_int_t)w->recomputed_bytes, "offloaded", (json_int_t)w->offloaded_bytes));

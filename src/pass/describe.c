@@ -372,6 +372,7 @@ static int plan_with(const struct shore__facts *f, uint64_t budget, size_t head_
         .size = sizeof options,
         .memory_bytes = budget,
         .what = "this model, batch and sequence length",
+        .place_bytes = {f->place_bytes[SHORE_PLACE_DEVICE], f->place_bytes[SHORE_PLACE_PINNED]},
         .one_memory = f->one_memory,
         .machine = f->machine,
         .policy = f->policy,

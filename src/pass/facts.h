@@ -4,6 +4,7 @@
 #define SHORE_PASS_FACTS_H
 
 #include "base/units.h"
+#include "longshore/plan.h"
 #include "longshore/state.h"
 #include "model/model.h"
 #include "pass/batches.h"
@@ -20,6 +21,8 @@ struct shore__facts {
     /* workspace: the least it needs; packed: to keep a layer's weights packed */
     uint64_t workspace_bytes, packed_bytes;
     bool one_memory; /* the device uses the host's memory */
+    /* of places that have a budget of their own, such as a device's memory; 0: none */
+    uint64_t place_bytes[SHORE_PLACES];
 
     /* of the drives */
     struct shore_fleet_options drives; /* as the run opens them, without the bytes that the plan gives them */

@@ -56,8 +56,10 @@ static void fill_memory(uint32_t layers, const struct shore__train_plan *p, stru
     const struct shore__region_list *rows = &p->plan->rows;
     uint64_t most[SHORE__STEP_PARTS] = {0}, sum;
     uint32_t at[SHORE__STEP_PARTS] = {0};
-    for (int k = 0; k < SHORE_PLACES; k++)
+    for (int k = 0; k < SHORE_PLACES; k++) {
+        out->place_bytes[k] = p->plan->place_total[k];
         out->peak_bytes += p->plan->place_total[k];
+    }
     for (uint32_t phase = 0; phase < rows->phases; phase++) {
         enum shore__step_part part = part_of(layers, phase);
         uint64_t bytes = add_phase(rows, phase, NULL);
@@ -157,6 +159,13 @@ static int fill_times(const struct shore__facts *f, const struct shore_machine *
     return 0;
 }
 
+/* Whether a place with a budget of its own has too little: the plan's diagnostic says which. */
+static bool lacks_place(const struct shore__facts *f, const struct shore_plan *plan) {
+    for (int k = 0; k < SHORE_PLACES; k++)
+        if (f->place_bytes[k] && plan->minimum.of[k] > f->place_bytes[k]) return true;
+    return false;
+}
+
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
 int shore__forecast(const struct shore__facts *f, const struct shore_machine *machine, uint64_t budget,
@@ -176,6 +185,7 @@ int shore__forecast(const struct shore__facts *f, const struct shore_machine *ma
         out->comfortable_bytes = needs.comfortable_bytes;
         out->disk_bytes = needs.disk_bytes;
     }
+    if (!rc && budget >= needs.minimum_bytes && lacks_place(f, plan.plan)) rc = SHORE_EBUDGET;
     if (!rc && budget >= needs.minimum_bytes) {
         out->budget_bytes = budget;
         fill_memory(f->model->arch.n_layer, &plan, out);

@@ -19,7 +19,8 @@ struct shore__forecast {
     uint64_t minimum_bytes;     /* the least budget: training refuses a mebibyte less */
     uint64_t comfortable_bytes; /* the least budget that keeps everything */
     uint64_t budget_bytes; /* of the plan. 0: the budget is below minimum_bytes. Then all below is 0, except disk */
-    uint64_t peak_bytes;   /* of the process */
+    uint64_t peak_bytes;   /* of the process; and of a device that has memory of its own */
+    uint64_t place_bytes[SHORE_PLACES];           /* the same by place, if a device has memory of its own */
     uint64_t memory_bytes[SHORE__MEMORY_CLASSES]; /* by class when a step needs most: together peak_bytes */
     uint64_t part_bytes[SHORE__STEP_PARTS][SHORE__MEMORY_CLASSES]; /* the same of each part of it */
     uint64_t disk_bytes;                                           /* of all volumes */

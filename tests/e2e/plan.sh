@@ -31,7 +31,7 @@ same "the plan of the least" "$(key budget_bytes)" "$minimum"
 must "${train[@]}" --memory "$minimum" --out "$place/least"
 grep -qE "^plan: a step of [0-9.]+ m?s, measured [0-9.]+ m?s; a peak of [0-9.]+ MiB, measured [0-9.]+ MiB$" "$place/log" &&
     ok "plan against truth" || fail "the end does not compare"
-grep -qE "^longshore: plan: .* of memory; activations .*; a step takes about .*, bound by .*; assumed rates" "$place/log" &&
+grep -qE "^longshore: plan: .* of memory; activations .*; a step takes about .*, bound by .*" "$place/log" && grep -q "^longshore: plan: assumed rates" "$place/log" &&
     ok "the short of it first" || fail "the start has no plan"
 refused "a mebibyte less" "is too little for .*: minimum" "${train[@]}" --memory $((minimum - 1048576)) --out "$place/less"
 refused "the same of a plan" "is too little for .*: minimum" plan "${shape[@]}" --memory $((minimum - 1048576))
@@ -66,7 +66,24 @@ grep -q "^machine .*rates as measured on this machine$" "$place/log" && ok "meas
 must plan "${shape[@]}" --machine gpu-24gb
 grep -q "^machine .*rates of gpu-24gb$" "$place/log" && ok "a known machine" || fail "not the known machine"
 
+true_of "a GPU has its own memory" "$(bytes "$(sed -nE 's/^ *([0-9.]+ [KMGT]iB) of it on the GPU.*/\1/p' "$place/log")") <= 24000000000"
+must plan "${shape[@]}" --machine gpu-24gb --json
+documented "plan" "$place/log"
+same "memory adds up there, too" "$(adds memory)" "$(key peak_bytes)"
+same "by place" "$(adds places)" "$(key peak_bytes)"
+
+# Adapters: the base is only read.
+must plan "${shape[@]}" --memory 160MiB --json
+whole=$(key drive_write_bytes) disk=$(key disk_bytes) gradients=$(key gradients)
+must plan "${shape[@]}" --memory 160MiB --lora 4 --json
+true_of "adapters write less" "$(key drive_write_bytes) < 0.3 * $whole && $(key disk_bytes) < $disk && $(key gradients) < $gradients"
+true_of "and still five changes" "$(changes) >= 5"
+same "memory of adapters adds up" "$(adds memory)" "$(key peak_bytes)"
+
 # Bad input.
+refused "adapters of no rank" "--lora takes a whole number from 1" plan "${shape[@]}" --lora 0
+refused "adapters wider than the model" "--lora 257: a rank is at most the model's width, 256" plan "${shape[@]}" --lora 257
+refused "adapters in the program" "--lora does not go with train" train "${shape[@]}" --lora 4
 merge shape --batch 0
 refused "a batch of nothing" "--batch takes a whole number from 1" plan "${merged[@]}"
 refused "drives that live for nothing" "--tbw takes a size" plan "${shape[@]}" --tbw 0
