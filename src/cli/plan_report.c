@@ -82,6 +82,13 @@ static void print_memory(const struct shore__plan_report *r) {
         shore__format_size(w->recomputed_bytes).text, shore__format_size(w->offloaded_bytes).text);
 }
 
+static const char *const moves[SHORE__MOVED_CLASSES] = {"parameters", "activations", "updates"};
+
+static void print_moved(const char *name, const struct shore__moved_bytes *moved) {
+    printf("  %-12s%14s%14s%14s\n", name, shore__format_size(moved->link).text, shore__format_size(moved->read).text,
+           shore__format_size(moved->written).text);
+}
+
 static void print_time(const struct shore__plan_report *r) {
     static const char *const names[SHORE_LANES] = {
         [SHORE_LANE_COMPUTE] = "computing",    [SHORE_LANE_BUS_IN] = "to the GPU",
@@ -92,7 +99,7 @@ static void print_time(const struct shore__plan_report *r) {
         [SHORE_LANE_COMMIT] = "commit"};
     const struct shore__outlook *o = r->outlook;
     const struct shore__forecast *w = &o->forecast;
-    char rate[48], wear[96] = "";
+    char rate[48];
     unsigned nth = 0;
     row("a step", "%s, bound by %s", shore__format_seconds(w->step_seconds).text, shore__outlook_bound(o));
     for (int lane = 0; lane < SHORE_LANES; lane++)
@@ -100,11 +107,14 @@ static void print_time(const struct shore__plan_report *r) {
     end_parts(nth);
     row("tokens", "%s a second, %s a day", rate_text(w->tokens_per_second, rate, sizeof rate),
         shore__format_count((uint64_t)(w->tokens_per_second * DAY_SECONDS)).text);
-    row("moved", "%s over the link, %s read, %s written", shore__format_size(w->link_bytes).text,
-        shore__format_size(w->drive_read_bytes).text, shore__format_size(w->drive_write_bytes).text);
+    row("moved", "  %14s%14s%14s", "over the link", "read", "written");
+    for (int c = 0; c < SHORE__MOVED_CLASSES; c++)
+        print_moved(moves[c], &w->moved[c]);
+    print_moved("together", &(struct shore__moved_bytes){w->link_bytes, w->drive_read_bytes, w->drive_write_bytes});
+    row("wear", "%s written a day", shore__format_size((uint64_t)written_per_day(w)).text);
     if (r->tbw_bytes)
-        snprintf(wear, sizeof wear, "; the drive that wears fastest lasts %.3g days", days_until(w, r->tbw_bytes));
-    row("wear", "%s written a day%s", shore__format_size((uint64_t)written_per_day(w)).text, wear);
+        row("", "the drive that wears fastest lasts %s days",
+            rate_text(days_until(w, r->tbw_bytes), rate, sizeof rate));
 }
 
 static void print_changes(const struct shore__plan_report *r) {
@@ -173,7 +183,11 @@ static json_t *changes_json(const struct shore__plan_report *r) {
 json_t *shore__plan_json(const struct shore__plan_report *r) {
     const struct shore__outlook *o = r->outlook;
     const struct shore__forecast *w = &o->forecast;
-    json_t *over_step = json_object(), *j = json_object();
+    json_t *over_step = json_object(), *moved = json_object(), *j = json_object();
+    for (int c = 0; c < SHORE__MOVED_CLASSES; c++)
+        json_object_set_new(moved, moves[c],
+                            json_pack("{s:I, s:I, s:I}", "link", (json_int_t)w->moved[c].link, "read",
+                                      (json_int_t)w->moved[c].read, "written", (json_int_t)w->moved[c].written));
     for (int part = 0; part < SHORE__STEP_PARTS; part++)
         json_object_set_new(over_step, parts[part], classes_json(w->part_bytes[part]));
     const struct {
@@ -210,6 +224,7 @@ json_t *shore__plan_json(const struct shore__plan_report *r) {
     json_object_set_new(j, "activations",
                         json_pack("{s:I, s:I, s:I}", "kept", (json_int_t)w->kept_bytes, "recomputed",
                                   (json_int_t)w->recomputed_bytes, "offloaded", (json_int_t)w->offloaded_bytes));
+    json_object_set_new(j, "moved", moved);
     json_object_set_new(j, "written_bytes_per_day", bytes_json((uint64_t)written_per_day(w)));
     if (r->tbw_bytes) json_object_set_new(j, "days_until_tbw", json_real(days_until(w, r->tbw_bytes)));
     json_object_set_new(j, "plan_seconds", json_real(w->plan_seconds));

@@ -154,6 +154,14 @@ static int fill_times(const struct shore__facts *f, const struct shore_machine *
                      behind(p->program, SHORE_LANE_COMMIT, UINT32_MAX);
     uint64_t fetched = times.drive_read_bytes - behind(p->program, SHORE_LANE_DRIVE_READ, UINT32_MAX) - moved;
     out->link_bytes = times.link_bytes - padding(f, p, fetched);
+    uint64_t updates = behind(p->program, SHORE_LANE_LINK_IN, UINT32_MAX) +
+                       behind(p->program, SHORE_LANE_LINK_OUT, UINT32_MAX),
+             beside = updates + 2 * moved;
+    out->moved[SHORE__MOVED_PARAMETERS].link = out->link_bytes > beside ? out->link_bytes - beside : 0;
+    out->moved[SHORE__MOVED_PARAMETERS].read = fetched;
+    out->moved[SHORE__MOVED_ACTIVATIONS] = (struct shore__moved_bytes){2 * moved, moved, moved};
+    out->moved[SHORE__MOVED_UPDATES] =
+        (struct shore__moved_bytes){updates, times.drive_read_bytes - fetched - moved, times.drive_write_bytes - moved};
     out->drive_write_most_bytes = written_most(f, p->program, times.drive_write_bytes);
     out->tokens_per_second = out->step_seconds > 0 ? (double)f->batch.rows / out->step_seconds : 0;
     return 0;

@@ -14,6 +14,13 @@ const char *shore__memory_class_name(enum shore__memory_class of);
 /* Parts of a step. */
 enum shore__step_part { SHORE__IN_FORWARD, SHORE__IN_HEAD, SHORE__IN_BACKWARD, SHORE__IN_COMMIT, SHORE__STEP_PARTS };
 
+/* What moves in a step: parameters that are fetched; activations (and a table's gradient) that go to the drives and
+ * come back; gradients, and the state that they update. */
+enum shore__moved { SHORE__MOVED_PARAMETERS, SHORE__MOVED_ACTIVATIONS, SHORE__MOVED_UPDATES, SHORE__MOVED_CLASSES };
+struct shore__moved_bytes {
+    uint64_t link, read, written;
+};
+
 /* Bytes and seconds are those of one steady step, unless the name says otherwise. */
 struct shore__forecast {
     uint64_t minimum_bytes;     /* the least budget: training refuses a mebibyte less */
@@ -28,6 +35,7 @@ struct shore__forecast {
     double lane_seconds[SHORE_LANES];                         /* of work; of drives the busiest one's */
     enum shore_lane bound;                                    /* the lane that works longest */
     uint64_t link_bytes, drive_read_bytes, drive_write_bytes; /* as metrics.jsonl counts them */
+    struct shore__moved_bytes moved[SHORE__MOVED_CLASSES];    /* the same by class */
     uint64_t drive_write_most_bytes;                          /* of the drive that writes most */
     /* activations (boundary and inner) that backward needs: in memory, computed again, on the drives */
     uint64_t kept_bytes, recomputed_bytes, offloaded_bytes;
