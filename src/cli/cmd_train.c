@@ -124,22 +124,26 @@ static struct shore__train_events events_of(struct watch *w) {
     };
 }
 
-/* Plans the training, and says the short of it. */
-static int look_ahead(const struct shore__train_args *args, const struct shore__settings *s,
-                      const struct shore__model *model, struct shore__forecast *out, struct shore_diag *diag) {
+/* What is planned. The rates are those of the trainer's plan, too. */
+struct ahead {
     struct shore__plan_rates rates;
+    struct shore__forecast forecast;
+};
+
+/* Plans the training, and says the short of it. The caller closes the rates, whatever is returned. */
+static int look_ahead(const struct shore__train_args *args, const struct shore__settings *s,
+                      const struct shore__model *model, struct ahead *ahead, struct shore_diag *diag) {
     char text[320];
-    int rc = shore__plan_rates_open(args->machine, s, &rates, diag);
-    if (rates.machine) rates.machine->gpu_memory = 0; /* this program computes on the processor */
-    struct shore__outlook o = {.settings = s, .model = model, .machine = rates.machine};
+    int rc = shore__plan_rates_open(args->machine, s, &ahead->rates, diag);
+    struct shore_machine *machine = ahead->rates.machine;
+    if (machine) machine->gpu_memory = 0; /* this program computes on the processor */
+    struct shore__outlook o = {.settings = s, .model = model, .machine = machine};
     if (!rc) rc = shore__outlook_make(&o, true, diag);
-    if (!rc && !s->quiet) {
-        shore__cli_say("plan: %s", shore__outlook_text(&o, text, sizeof text));
-        shore__cli_say("plan: %s", rates.from);
-    }
-    *out = o.forecast;
-    shore__plan_rates_close(&rates);
-    return rc;
+    ahead->forecast = o.forecast;
+    if (rc || s->quiet) return rc;
+    shore__cli_say("plan: %s", shore__outlook_text(&o, text, sizeof text));
+    shore__cli_say("plan: %s", ahead->rates.from);
+    return 0;
 }
 
 /* Median of the steps seen, without the first one, which opens files and makes code. */
@@ -150,7 +154,8 @@ static double usual_seconds(struct watch *w) {
 
 /* Trains a prepared or opened run to its end, and reports. Returns the exit code. */
 static int train_and_report(struct shore__run *run, bool fresh, const struct shore__train_args *args,
-                            const struct shore__forecast *planned) {
+                            const struct ahead *ahead) {
+    run->machine = ahead->rates.machine;
     struct shore_diag diag = {0};
     struct watch w = {.settings = &run->settings, .first_loss = NAN};
     uint64_t last = run->settings.steps;
@@ -197,8 +202,8 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
             .emulated = result.emulated,
             .missed_snapshots = result.missed_snapshots,
             .step_seconds = usual_seconds(&w),
-            .planned_seconds = planned->step_seconds,
-            .planned_bytes = planned->peak_bytes,
+            .planned_seconds = ahead->forecast.step_seconds,
+            .planned_bytes = ahead->forecast.peak_bytes,
         };
         shore__summary_print(run, &summary);
     }
@@ -236,7 +241,7 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
     struct shore__settings *s = &args->settings;
     struct shore__new_run new = {0};
     struct shore__needs needs;
-    struct shore__forecast planned = {0};
+    struct ahead ahead = {.rates.machine = NULL};
     struct shore_diag diag = {0};
     int code = SHORE__EXIT_DONE, rc = check_fresh(args, parsed, &new, &needs, &diag);
     if (!rc) shore__cli_say_model(new.model, true);
@@ -245,11 +250,12 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
     } else if (!rc) {
         rc = shore_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
         if (!rc) rc = shore__cli_room_for_run(s, new.model, args->out, &diag);
-        if (!rc) rc = look_ahead(args, s, new.model, &planned, &diag);
+        if (!rc) rc = look_ahead(args, s, new.model, &ahead, &diag);
         if (!rc) rc = shore__train_prepare(args, promise, &new, &diag);
-        if (!rc) code = train_and_report(new.run, true, args, &planned);
+        if (!rc) code = train_and_report(new.run, true, args, &ahead);
     }
     int made = shore__train_made(args, &new, rc, &diag);
+    shore__plan_rates_close(&ahead.rates);
     return rc ? made : code;
 }
 
@@ -332,7 +338,7 @@ static int prepare_to_go_on(struct shore__run *run, bool without_data, const cha
 static int resumed_run(const struct shore__train_args *args, const struct shore__parsed *parsed) {
     struct shore__run *run = NULL;
     struct shore__needs needs;
-    struct shore__forecast planned = {0};
+    struct ahead ahead = {.rates.machine = NULL};
     struct shore_diag diag = {0};
     char changes[768];
     const struct shore__strings *moved = &args->drives;
@@ -354,10 +360,10 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
         code = answer(s, run->model, &needs, NULL, false, args->json);
     } else if (!rc) {
         rc = shore_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
-        if (!rc && run->hint_step < s->steps) rc = look_ahead(args, s, run->model, &planned, &diag);
+        if (!rc && run->hint_step < s->steps) rc = look_ahead(args, s, run->model, &ahead, &diag);
         if (!rc) rc = prepare_to_go_on(run, without_data, changes, &diag);
         if (!rc) {
-            code = train_and_report(run, false, args, &planned);
+            code = train_and_report(run, false, args, &ahead);
         } else if (rc == -ECANCELED) {
             shore__cli_say("stopped before %s: the same command goes on",
                            without_data ? "the run had its data" : "a step was made");
@@ -367,6 +373,7 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
     }
     if (rc) code = shore__cli_fail(rc, &diag);
     shore__run_close(run);
+    shore__plan_rates_close(&ahead.rates);
     return code;
 }
 

@@ -375,6 +375,7 @@ static int plan_with(const struct shore__facts *f, uint64_t budget, size_t head_
         .place_bytes = {f->place_bytes[SHORE_PLACE_DEVICE], f->place_bytes[SHORE_PLACE_PINNED]},
         .one_memory = f->one_memory,
         .machine = f->machine,
+        .written_bytes_per_day_most = (double)f->written_per_day_most,
         .policy = f->policy,
     };
     int rc = describe(&d, diag);
