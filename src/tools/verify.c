@@ -42,7 +42,8 @@ static struct shore__command_line verify_line(void) {
     memcpy(options, line.options, line.noptions * sizeof *options);
     options[shore__option_find(&line, "json")].help = "one JSON object on one line";
     line.options = options;
-    line.without = "out resume overwrite accept-step dry-run stop-at not-a-copy stopped-exit stop-on-usr1 lora tbw machine";
+    line.without =
+        "out resume overwrite accept-step dry-run stop-at not-a-copy stopped-exit stop-on-usr1 lora tbw machine";
     line.command = "verify";
     line.synopsis =
         "verify --init NAME|--model DIR --data FILE... --drive DIR... [--steps N] [--json] [flags of train]";
