@@ -8,7 +8,9 @@
 
 #include <cmocka.h>
 
+#include "base/prng.h"
 #include "plan/simulate.h"
+#include "seed.h"
 
 /* Layers of 100 bytes that come through buffers, forward and backward; each gradient of 100 elements is updated behind
  * backward. */
@@ -355,6 +357,72 @@ static void what_is_rare_takes_no_time(void **state) {
     shore_program_free(m.program);
 }
 
+/* ---- at random ---- */
+
+enum { CASES = 500 };
+static uint64_t seed, stream, draws;
+
+static uint32_t pick(uint32_t first, uint32_t last) {
+    return first + (uint32_t)(shore__random_u64(seed, stream, draws++) % (last - first + 1));
+}
+static double any_limit(void) {
+    return pick(0, 3) ? pick(20, 2000) : 0;
+}
+
+static struct made random_program(void) {
+    struct made m = layers(pick(0, 3) ? pick(1, 40) * 0.1 : 0);
+    m.fate[m.pages].count = pick(1, 4);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        if (!pick(0, 2)) m.fate[m.layer + l].way = SHORE_WAY_KEEP;
+    if (pick(0, 1)) {
+        leaves(&m, SHORE_WAY_MOVE);
+        m.fate[m.left_buffers].count = pick(1, 4);
+        for (uint32_t l = 0; l < LAYERS; l++)
+            m.fate[m.left + l].way = (enum shore_way)(1u << pick(0, 2));
+    }
+    if (pick(0, 1)) updates(&m, pick(1, LAYERS), pick(1, 3));
+    return m;
+}
+
+static struct shore_machine random_machine(void) {
+    struct shore_machine m = {.cores = pick(0, 8), .ndrives = pick(1, 3), .link_shared = pick(0, 1)};
+    m.link[0] = any_limit();
+    m.link[1] = any_limit();
+    for (uint32_t d = 0; d < m.ndrives; d++)
+        m.drive[d] = (struct shore__machine_drive){.read = any_limit(),
+                                                   .write = any_limit(),
+                                                   .mixed = any_limit(),
+                                                   .update = any_limit(),
+                                                   .flush_seconds = pick(0, 20),
+                                                   .host_computes = pick(0, 1)};
+    return m;
+}
+
+/* One of the rates, if there is a limit. */
+static double *any_rate(struct shore_machine *m) {
+    struct shore__machine_drive *d = &m->drive[pick(0, m->ndrives - 1)];
+    double *const rates[] = {&m->link[0], &m->link[1], &d->read, &d->write, &d->mixed, &d->update};
+    return rates[pick(0, 5)];
+}
+
+static void more_rate_is_not_slower(void **state) {
+    uint32_t faster = 0;
+    for (stream = 0; stream < CASES; stream++) {
+        draws = 0;
+        struct made m = random_program();
+        struct shore_machine machine = random_machine();
+        double before = times(&m, &machine).step_seconds, *rate = any_rate(&machine);
+        *rate = pick(0, 1) ? *rate * pick(2, 9) : 0;
+        double after = times(&m, &machine).step_seconds;
+        if (after > before * 1.02) /* what overtakes may delay another a little */
+            fail_msg("SEED=%" PRIu64 ": case %" PRIu64 ": %.9f seconds, and %.9f with a higher rate", seed, stream,
+                     before, after);
+        faster += after < before * (1 - 1e-9);
+        shore_program_free(m.program);
+    }
+    assert_true(faster > CASES / 50); /* where another lane does not bound the step */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(computing_bounds_a_step),
@@ -371,6 +439,8 @@ int main(void) {
         cmocka_unit_test(an_update_sends_what_stays),
         cmocka_unit_test(memory_saves_work),
         cmocka_unit_test(what_is_rare_takes_no_time),
+        cmocka_unit_test(more_rate_is_not_slower),
     };
+    seed = test_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
