@@ -134,7 +134,6 @@ void shore__operations_read(const struct shore__facts *f, struct shore_program *
             if (!(by.what & o.what) || (by.layer && o.layer && by.layer != o.layer)) continue;
             shore_program_reads(program, op, id);
             if (f->one_memory || o.what == BETWEEN || o.what == OUTPUT || t->buffers) continue;
-            if (t->key == SHORE__ROW_PAGE) shore_program_costs(program, op, SHORE_LANE_BUS_IN, 0, t->bytes);
             if (t->key == SHORE__ROW_GRADIENT) shore_program_costs(program, op, SHORE_LANE_BUS_OUT, 0, t->bytes);
         }
     }

@@ -74,6 +74,21 @@ rate() {
 rate 1 1 6e7 # a commit runs into the next step
 rate 4 4 2e7
 
+# A plan for that machine says how long its steps take, whatever bounds them.
+planned() { # JSON WHAT
+    echo "$1" >"$place/slow.json"
+    rm -rf "$place"/run "$place"/d[123]/*
+    must plan "${common[@]}" --speculate on --machine "$place/slow.json" --drive "${d[0]}" --json
+    local seconds
+    seconds=$(sed -nE 's/.*"step_seconds": ?([0-9.]+).*/\1/p' "$place/log" | tail -1)
+    must train "${common[@]}" --steps 5 --speculate on --emulate "$place/slow.json" --drive "${d[0]}" --out "$place/run"
+    metric "$place/run" step_seconds | sed -n 2,4p | sort -n | sed -n 2p |
+        awk -v p="$seconds" '{exit !(p > 0.85 * $1 && p < 1.15 * $1)}' && ok "$2: planned" ||
+        fail "$2: a plan of $seconds s, and steps of $(metric "$place/run" step_seconds | xargs)"
+}
+planned '{"compute": {"forward": 0.5, "backward": 1}}' "compute"
+planned '{"drives": [{"mixed": "12MB"}], "compute": {"forward": 0.2, "backward": 0.4}}' "drive"
+
 # It may begin and end with a start, and the run remembers.
 rm -rf "$place"/run "$place"/d[123]/*
 must train "${common[@]}" --steps 4 --stop-at 1 --drive "${d[0]}" --out "$place/run"
