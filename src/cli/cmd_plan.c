@@ -1,6 +1,7 @@
 /* `longshore plan`: what a training would take, before anything is made. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli/cli.h"
 #include "cli/outlook.h"
@@ -25,7 +26,8 @@ static struct shore__command_line plan_line(void) {
 static int find_model(struct shore__settings *s, struct shore__model **out, struct shore_diag *diag) {
     struct shore__tokenizer *tokenizer = NULL;
     int rc = s->tokenizer ? shore__run_tokenizer_of(s, &tokenizer, diag) : 0;
-    char *model = s->model;
+    struct stat st;
+    char *model = s->model && stat(s->model, &st) == 0 && S_ISDIR(st.st_mode) ? s->model : NULL;
     if (model) s->init = model, s->model = NULL;
     if (!rc) rc = shore__run_model(s, tokenizer, out, diag);
     if (model) s->model = model, s->init = NULL;

@@ -30,6 +30,20 @@ static void row(const char *label, const char *format, ...) {
     va_end(args);
 }
 
+/* The same of a sentence, in lines of a terminal. */
+static void sentence(const char *label, const char *text) {
+    const size_t most = 66;
+    for (; *text; label = "") {
+        size_t n = strlen(text);
+        if (n > most)
+            for (n = most; n && text[n] != ' ';)
+                n--;
+        if (!n) n = strcspn(text, " ");
+        row(label, "%.*s", (int)n, text);
+        text += n + (text[n] == ' ');
+    }
+}
+
 /* Prints parts of a row, two on a line. nth: how many there were. */
 static void part(unsigned *nth, const char *name, const char *value) {
     printf(*nth % 2 ? "    %-14s%13s\n" : "            %-14s%13s", name, value);
@@ -136,8 +150,12 @@ void shore__plan_print(const struct shore__plan_report *r) {
     if (o->lora) snprintf(adapters, sizeof adapters, "; adapters of rank %u are trained", o->lora);
     row("model", "%s: %s parameters%s", r->name, shore__format_count(o->model->parameters).text, adapters);
     row("batch", "%u x %s tokens", s->batch, shore__format_count(s->seq_len).text);
-    row("machine", "%s%s", r->rates, o->facts.one_memory ? "" : "; a step computes on its GPU");
-    if (!o->machine) row("", "'longshore machine --drive PATH' measures them");
+    char machine[600];
+    snprintf(machine, sizeof machine, "%s%s", r->rates,
+             !o->machine           ? "; 'longshore machine --drive PATH' measures them"
+             : o->facts.one_memory ? ""
+                                   : "; a step computes on its GPU");
+    sentence("machine", machine);
     print_memory(r);
     row("disk", "%s on %zu drive%s", shore__format_size(o->forecast.disk_bytes).text, s->drives.count,
         s->drives.count == 1 ? "" : "s");

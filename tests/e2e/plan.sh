@@ -42,6 +42,8 @@ refused "the same of a plan" "is too little for .*: minimum" plan "${shape[@]}" 
 true_of "only the message" "$(wc -l <"$place/log") == 2"
 
 # For people, in a terminal.
+LONGSHORE_MACHINE="$place/a machine whose description is nowhere to be found" run plan "${shape[@]}"
+same "a machine that is named and not there" $rc 2
 must plan "${shape[@]}" --memory 160MiB --tbw 600TB
 true_of "no line is longer than a terminal" "$(awk '{ if (length($0) > most) most = length($0) } END { print most }' <(sed 1d "$place/log")) <= 80"
 grep -q "^a step .* bound by" "$place/log" && ok "a table" || fail "no table"
@@ -85,6 +87,7 @@ true_of "and still five changes" "$(changes) >= 5"
 same "memory of adapters adds up" "$(adds memory)" "$(key peak_bytes)"
 
 # Bad input.
+refused "a model that is not there" "$place/none: is not a model's directory" plan --model "$place/none"
 refused "adapters of no rank" "--lora takes a whole number from 1" plan "${shape[@]}" --lora 0
 refused "adapters wider than the model" "--lora 257: a rank is at most the model's width, 256" plan "${shape[@]}" --lora 257
 refused "adapters in the program" "--lora does not go with train" train "${shape[@]}" --lora 4
