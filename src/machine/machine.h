@@ -67,6 +67,7 @@ struct shore_machine {
     double forward_seconds, backward_seconds;                      /* of a step's computing, whatever the rates say */
     double bus_in, bus_out, bus_both;
     bool link_shared;      /* one rate for both directions: link[0] */
+    double link_both;      /* that rate, as described */
     double link[2];        /* to the drives, from them */
     double host_update;    /* elements, of --update host */
     uint32_t host_buffers; /* its chunks in memory at a time */

@@ -1,6 +1,7 @@
-/* Descriptions of machines as JSON: reading and writing. */
+/* Descriptions of machines as JSON: reading and writing, by one table of keys. */
 #include <errno.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +12,7 @@
 #include "files/json.h"
 #include "machine/machine.h"
 
-enum { KEYS_MOST = 16 };
-#define RATE_MOST 1e18
+enum { NAMES_MOST = 16 };
 
 static const char *const work_names[SHORE_WORKS] = {
     [SHORE_WORK_PRODUCT] = "product",
@@ -27,10 +27,9 @@ static const char *const precision_names[SHORE_PRECISIONS] = {
     [SHORE_PRECISION_TF32] = "tf32", [SHORE_PRECISION_FP8] = "fp8",
 };
 
-/* How a key's value is read and written, and the type of its variable. */
+/* What a key's value is, and the type of its variable. Those before SECONDS are divided by the scale. */
 enum kind {
-    PART,     /* another function's */
-    RATE,     /* double, in units a second; divided by the scale, as the next two are */
+    RATE,     /* double, in units a second */
     ELEMENTS, /* double, elements; the file has bytes */
     CAPACITY, /* uint64_t, bytes */
     SECONDS,  /* double */
@@ -40,22 +39,17 @@ enum kind {
     INSTANT,  /* int64_t */
     FLAG,     /* bool */
     TEXT,     /* char[bytes] */
+    PART      /* another function's */
 };
 
-struct key {
-    const char *name;
-    enum kind kind;
-    void *at;
-    size_t bytes;
-};
-
+#define SIZE "a number from 1 to 1e18, or a size such as 8GB"
 static const struct {
     double low, high;
     const char *takes;
 } ranges[] = {
-    [RATE] = {1, RATE_MOST, "a number from 1 to 1e18, or a size such as 8GB"},
-    [ELEMENTS] = {1, RATE_MOST, "a number from 1 to 1e18, or a size such as 8GB"},
-    [CAPACITY] = {1, RATE_MOST, "a number from 1 to 1e18, or a size such as 8GB"},
+    [RATE] = {1, 1e18, SIZE},
+    [ELEMENTS] = {1, 1e18, SIZE},
+    [CAPACITY] = {1, 1e18, SIZE},
     [SECONDS] = {0, 86400, "a number from 0 to 86400"},
     [FACTOR] = {1, 1e6, "a number from 1 to 1e+06"},
     [COUNT] = {1, 65536, "a whole number from 1 to 65536"},
@@ -65,47 +59,92 @@ static const struct {
     [TEXT] = {0, 0, "a text"},
 };
 
-/* ---- objects and their keys -------------------------------------------------------------------------------------- */
-
-/* The keys of each object, which reading and writing share. */
-#define KEYS_OF_MACHINE(m)                                                                                          \
-    {"name", TEXT, (m)->name, sizeof(m)->name}, {"about", TEXT, (m)->about, sizeof(m)->about},                      \
-        {"format", COUNT, &(m)->format, 0}, {"measured", INSTANT, &(m)->measured, 0},                               \
-        {"scale", FACTOR, &(m)->scale, 0}, {"host", PART, NULL, 0}, {"gpu", PART, NULL, 0}, {"bus", PART, NULL, 0}, \
-        {"link", PART, NULL, 0}, {"drives", PART, NULL, 0}, {"compute", PART, NULL, 0},                             \
-        {"host-update", PART, NULL, 0}, {                                                                           \
-        "model", PART, NULL, 0                                                                                      \
+struct key {
+    const char *part, *name; /* part: the object that has it; "": the whole */
+    enum kind kind;
+    size_t at, bytes; /* of its variable */
+};
+#define KEY(part, name, kind, field) \
+    { part, name, kind, offsetof(struct shore_machine, field), sizeof(((struct shore_machine *)NULL)->field) }
+#define OF_DRIVE(name, kind, field)                                   \
+    {                                                                 \
+        "", name, kind, offsetof(struct shore__machine_drive, field), \
+            sizeof(((struct shore__machine_drive *)NULL)->field)      \
     }
-#define KEYS_OF_HOST(m)                                                                                    \
-    {"processor", TEXT, (m)->processor, sizeof(m)->processor}, {"memory", CAPACITY, &(m)->host_memory, 0}, \
-        {"cores", COUNT, &(m)->cores, 0}, {                                                                \
-        "bandwidth", RATE, &(m)->memory_bandwidth, 0                                                       \
-    }
-#define KEYS_OF_GPU(m)                             \
-    {"memory", CAPACITY, &(m)->gpu_memory, 0}, {   \
-        "pinned", CAPACITY, &(m)->pinned_memory, 0 \
-    }
-#define KEYS_OF_BUS(m)                                                \
-    {"in", RATE, &(m)->bus_in, 0}, {"out", RATE, &(m)->bus_out, 0}, { \
-        "both", RATE, &(m)->bus_both, 0                               \
-    }
-#define KEYS_OF_COMPUTE(m)                                                                                   \
-    {"products", PART, NULL, 0}, {"torch", PART, NULL, 0}, {"forward", SECONDS, &(m)->forward_seconds, 0}, { \
-        "backward", SECONDS, &(m)->backward_seconds, 0                                                       \
-    }
-#define KEYS_OF_HOST_UPDATE(m)                    \
-    {"rate", ELEMENTS, &(m)->host_update, 0}, {   \
-        "buffers", BUFFERS, &(m)->host_buffers, 0 \
-    }
-#define KEYS_OF_DRIVE(d)                                                                                        \
-    {"path", TEXT, (d)->path, sizeof(d)->path}, {"read", RATE, &(d)->read, 0}, {"write", RATE, &(d)->write, 0}, \
-        {"mixed", RATE, &(d)->mixed, 0}, {"compute", ELEMENTS, &(d)->update, 0},                                \
-        {"on-host", FLAG, &(d)->host_computes, 0}, {"memory", CAPACITY, &(d)->memory, 0},                       \
-        {"room", CAPACITY, &(d)->room, 0}, {"flush", SECONDS, &(d)->flush_seconds, 0},                          \
-        {"slower-after", COUNT, &(d)->slower_after, 0}, {"slower-by", FACTOR, &(d)->slower_by, 0}, {            \
-        "device", TEXT, (d)->device, sizeof(d)->device                                                          \
-    }
+static const struct key keys[] = {
+    KEY("", "name", TEXT, name),
+    KEY("", "about", TEXT, about),
+    KEY("", "format", COUNT, format),
+    KEY("", "measured", INSTANT, measured),
+    KEY("", "scale", FACTOR, scale),
+    {"", "host", PART, 0, 0},
+    {"", "gpu", PART, 0, 0},
+    {"", "bus", PART, 0, 0},
+    {"", "link", PART, 0, 0},
+    {"", "drives", PART, 0, 0},
+    {"", "compute", PART, 0, 0},
+    {"", "host-update", PART, 0, 0},
+    {"", "model", PART, 0, 0},
+    KEY("host", "processor", TEXT, processor),
+    KEY("host", "memory", CAPACITY, host_memory),
+    KEY("host", "cores", COUNT, cores),
+    KEY("host", "bandwidth", RATE, memory_bandwidth),
+    KEY("gpu", "memory", CAPACITY, gpu_memory),
+    KEY("gpu", "pinned", CAPACITY, pinned_memory),
+    KEY("bus", "in", RATE, bus_in),
+    KEY("bus", "out", RATE, bus_out),
+    KEY("bus", "both", RATE, bus_both),
+    KEY("link", "shared", RATE, link_both),
+    KEY("link", "in", RATE, link[0]),
+    KEY("link", "out", RATE, link[1]),
+    KEY("compute", "forward", SECONDS, forward_seconds),
+    KEY("compute", "backward", SECONDS, backward_seconds),
+    {"compute", "products", PART, 0, 0},
+    {"compute", "torch", PART, 0, 0},
+    KEY("host-update", "rate", ELEMENTS, host_update),
+    KEY("host-update", "buffers", BUFFERS, host_buffers),
+};
+static const struct key drive_keys[] = {
+    OF_DRIVE("path", TEXT, path),
+    OF_DRIVE("device", TEXT, device),
+    OF_DRIVE("read", RATE, read),
+    OF_DRIVE("write", RATE, write),
+    OF_DRIVE("mixed", RATE, mixed),
+    OF_DRIVE("compute", ELEMENTS, update),
+    OF_DRIVE("on-host", FLAG, host_computes),
+    OF_DRIVE("memory", CAPACITY, memory),
+    OF_DRIVE("room", CAPACITY, room),
+    OF_DRIVE("flush", SECONDS, flush_seconds),
+    OF_DRIVE("slower-after", COUNT, slower_after),
+    OF_DRIVE("slower-by", FACTOR, slower_by),
+};
 #define COUNT_OF(array) (sizeof(array) / sizeof(array)[0])
+static const char *const parts[] = {"host", "gpu", "bus", "link", "compute", "host-update"};
+
+/* How often a file's number is the variable's. */
+static double factor(enum kind kind, double scale) {
+    return kind == ELEMENTS ? scale * SHORE__UPDATE_BYTES : kind < SECONDS ? scale : 1;
+}
+
+static void put(enum kind kind, void *at, double number) {
+    if (kind == CAPACITY)
+        *(uint64_t *)at = (uint64_t)fmax(1, round(number));
+    else if (kind == INSTANT)
+        *(int64_t *)at = (int64_t)number;
+    else if (kind == COUNT || kind == BUFFERS)
+        *(uint32_t *)at = (uint32_t)number;
+    else
+        *(double *)at = number;
+}
+
+static double number_at(enum kind kind, const void *at) {
+    return kind == CAPACITY                   ? (double)*(const uint64_t *)at
+           : kind == INSTANT                  ? (double)*(const int64_t *)at
+           : kind == COUNT || kind == BUFFERS ? (double)*(const uint32_t *)at
+                                              : *(const double *)at;
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 /* Place of a value, for messages: the file, and the object in it ("": the whole). */
 struct spot {
@@ -135,109 +174,73 @@ static int unknown(const struct spot *p, const char *name, const char *const *na
 /* A number, or a text with a unit. */
 static bool read_number(const json_t *json, enum kind kind, double *out) {
     uint64_t size;
-    bool unit = kind == RATE || kind == ELEMENTS || kind == CAPACITY;
-    if (json_is_string(json) && unit && shore__parse_size(json_string_value(json), &size) == 0)
+    bool whole = kind == COUNT || kind == BUFFERS || kind == INSTANT;
+    if (json_is_string(json) && kind < SECONDS && shore__parse_size(json_string_value(json), &size) == 0)
         *out = (double)size;
     else if (json_is_number(json))
         *out = json_number_value(json);
     else
         return false;
-    bool whole = kind == COUNT || kind == BUFFERS || kind == INSTANT;
     return *out >= ranges[kind].low && *out <= ranges[kind].high && (!whole || *out == floor(*out));
 }
 
-static int read_key(const struct spot *p, const struct key *key, const json_t *json) {
-    char text[96];
-    double number = 0;
-    bool good;
+static int read_key(const struct spot *p, const struct key *key, const json_t *json, void *in) {
+    char text[96], *at = (char *)in + key->at;
+    double number;
     if (key->kind == PART) return 0;
-    if (key->kind == TEXT)
-        good = json_is_string(json);
-    else if (key->kind == FLAG)
-        good = json_is_boolean(json);
-    else
-        good = read_number(json, key->kind, &number);
-    if (!good) {
+    if (key->kind == TEXT && json_is_string(json))
+        shore__printable(json_string_value(json), json_string_length(json), at, key->bytes);
+    else if (key->kind == FLAG && json_is_boolean(json))
+        *(bool *)(void *)at = json_is_true(json);
+    else if (key->kind < FLAG && read_number(json, key->kind, &number))
+        put(key->kind, at, number / factor(key->kind, p->scale));
+    else {
         snprintf(text, sizeof text, "takes %s", ranges[key->kind].takes);
         return wrong(p, key->name, text);
     }
-    if (key->kind == TEXT)
-        shore__printable(json_string_value(json), json_string_length(json), key->at, key->bytes);
-    else if (key->kind == FLAG)
-        *(bool *)key->at = json_is_true(json);
-    else if (key->kind == CAPACITY)
-        *(uint64_t *)key->at = (uint64_t)fmax(1, round(number / p->scale));
-    else if (key->kind == COUNT || key->kind == BUFFERS)
-        *(uint32_t *)key->at = (uint32_t)number;
-    else if (key->kind == INSTANT)
-        *(int64_t *)key->at = (int64_t)number;
-    else
-        *(double *)key->at = key->kind == RATE       ? number / p->scale
-                             : key->kind == ELEMENTS ? number / p->scale / SHORE__UPDATE_BYTES
-                                                     : number;
     return 0;
 }
 
-/* Reads all keys of an object, and leaves its parts to the caller. NULL: there is none. */
-static int read_object(const struct spot *p, const json_t *json, const struct key *keys, size_t n) {
-    const char *names[KEYS_MOST], *name;
+/* Reads the keys of a part, those of kind PART excepted. json NULL: there is none. object: for messages. */
+static int read_part(const struct spot *given, const json_t *json, const char *object, const char *part,
+                     const struct key *all, size_t n, void *in) {
+    const char *names[NAMES_MOST], *name;
+    struct spot p = *given;
+    size_t known = 0;
     json_t *value;
+    p.object = object;
     if (!json) return 0;
     if (!json_is_object(json))
-        return shore__fail(p->diag, SHORE_EINPUT, "%s: %s is not an object in braces", p->file, p->object);
+        return shore__fail(p.diag, SHORE_EINPUT, "%s: %s is not an object in braces", p.file, object);
     for (size_t i = 0; i < n; i++)
-        names[i] = keys[i].name;
+        if (strcmp(all[i].part, part) == 0) names[known++] = all[i].name;
     json_object_foreach((json_t *)(uintptr_t)json, name, value) {
         size_t i = 0;
-        while (i < n && strcmp(keys[i].name, name) != 0)
+        while (i < n && (strcmp(all[i].part, part) != 0 || strcmp(all[i].name, name) != 0))
             i++;
-        int rc = i < n ? read_key(p, &keys[i], value) : unknown(p, name, names, n);
+        int rc = i < n ? read_key(&p, &all[i], value, in) : unknown(&p, name, names, known);
         if (rc) return rc;
     }
     return 0;
 }
 
-static int read_part(const struct spot *in, const json_t *whole, const char *name, const struct key *keys, size_t n) {
-    struct spot p = *in;
-    char object[40];
-    snprintf(object, sizeof object, "\"%s\"", name);
-    p.object = object;
-    return read_object(&p, json_object_get(whole, name), keys, n);
-}
-
-static int read_link(const struct spot *in, const json_t *whole, struct shore_machine *out) {
-    struct spot p = *in;
-    p.object = "\"link\"";
-    double shared = 0;
-    const struct key keys[] = {
-        {"shared", RATE, &shared, 0}, {"in", RATE, &out->link[0], 0}, {"out", RATE, &out->link[1], 0}};
-    int rc = read_object(&p, json_object_get(whole, "link"), keys, COUNT_OF(keys));
-    if (rc || !(shared > 0)) return rc;
-    if (out->link[0] > 0 || out->link[1] > 0)
-        return wrong(&p, "shared", "is the rate of both directions together: it does not go with \"in\" and \"out\"");
-    out->link_shared = true;
-    out->link[0] = shared;
-    return 0;
-}
-
-static int read_drives(const struct spot *in, const json_t *json, struct shore_machine *out) {
-    struct spot p = *in;
+static int read_drives(const struct spot *p, const json_t *json, struct shore_machine *out) {
     char object[32];
     size_t n = json_array_size(json);
-    p.object = object;
     if (!json_is_array(json) || n == 0 || n > SHORE__MACHINE_DRIVES_MAX)
-        return shore__fail(p.diag, SHORE_EINPUT,
+        return shore__fail(p->diag, SHORE_EINPUT,
                            "%s: \"drives\" is not a list of 1 to %u drives (the last one stands for all that follow)",
-                           p.file, SHORE__MACHINE_DRIVES_MAX);
+                           p->file, SHORE__MACHINE_DRIVES_MAX);
     out->ndrives = (uint32_t)n;
     for (uint32_t i = 0; i < n; i++) {
         struct shore__machine_drive *d = &out->drive[i];
-        const struct key keys[] = {KEYS_OF_DRIVE(d)};
+        struct spot here = *p;
+        here.object = object;
         snprintf(object, sizeof object, "drive %u", i + 1);
-        int rc = read_object(&p, json_array_get(json, i), keys, COUNT_OF(keys));
+        int rc = read_part(p, json_array_get(json, i), object, "", drive_keys, COUNT_OF(drive_keys), d);
         if (rc) return rc;
         if (!d->slower_after != !(d->slower_by > 0))
-            return wrong(&p, d->slower_after ? "slower-after" : "slower-by", "goes with the other one of the two");
+            return wrong(&here, d->slower_after ? "slower-after" : "slower-by", "goes with the other one of the two");
     }
     shore__machine_share(out);
     return 0;
@@ -276,83 +279,65 @@ static int index_of(const char *name, const char *const *names, int n) {
     return i;
 }
 
-/* The rates of one kind, by precision. */
-static int read_kind(const struct spot *in, const char *name, int kind, const json_t *json, rates_of *rates) {
-    struct spot p = *in;
-    const char *key;
-    json_t *value;
+/* The rates of a kind, by precision. of SHORE_WORKS: of all kinds but rows, and of kinds, which count before that. */
+static int read_products(const struct spot *given, const json_t *json, const char *name, rates_of *rates, int of) {
+    const char *key, *names[SHORE_PRECISIONS + SHORE_WORKS];
+    const bool all = of == SHORE_WORKS;
+    const int known = SHORE_PRECISIONS + (all ? SHORE_WORKS : 0), first = all ? 0 : of,
+              last = all ? SHORE_WORK_ROWS - 1 : of;
+    int rc = 0;
+    struct spot p = *given;
     char object[40];
-    snprintf(object, sizeof object, "\"%s\"", name);
-    p.object = object;
-    if (!json_is_object(json)) return wrong(in, name, "is not an object in braces: it has a rate for each precision");
-    json_object_foreach((json_t *)(uintptr_t)json, key, value) {
-        int precision = index_of(key, precision_names, SHORE_PRECISIONS);
-        int rc = precision == SHORE_PRECISIONS ? unknown(&p, key, precision_names, SHORE_PRECISIONS)
-                                               : read_rates(&p, key, value, rates, kind, kind, precision);
-        if (rc) return rc;
-    }
-    return 0;
-}
-
-/* A precision's rate is that of all kinds but rows; what a kind says itself counts before it. */
-static int read_products(const struct spot *in, const json_t *json, const char *name, rates_of *rates) {
-    struct spot p = *in;
-    const char *key, *names[SHORE_WORKS + SHORE_PRECISIONS];
     json_t *value;
-    char object[40];
-    snprintf(object, sizeof object, "\"%s\"", name);
-    p.object = object;
     json = json_object_get(json, name);
-    memcpy(names, work_names, sizeof work_names);
-    memcpy(names + SHORE_WORKS, precision_names, sizeof precision_names);
-    if (json && !json_is_object(json)) return read_object(&p, json, NULL, 0);
-    for (int kinds = 0; kinds < 2; kinds++)
+    if (json && !json_is_object(json)) return wrong(given, name, "is not an object in braces");
+    snprintf(object, sizeof object, "\"%s\"", name);
+    p.object = object;
+    memcpy(names, precision_names, sizeof precision_names);
+    memcpy(names + SHORE_PRECISIONS, work_names, sizeof work_names);
+    for (int kinds = 0; kinds <= all; kinds++)
         json_object_foreach((json_t *)(uintptr_t)json, key, value) {
-            int kind = index_of(key, work_names, SHORE_WORKS);
-            int precision = index_of(key, precision_names, SHORE_PRECISIONS), rc = 0;
-            if (kind == SHORE_WORKS && precision == SHORE_PRECISIONS) return unknown(&p, key, names, COUNT_OF(names));
-            if (kinds && kind < SHORE_WORKS) rc = read_kind(&p, key, kind, value, rates);
-            if (!kinds && kind == SHORE_WORKS)
-                rc = read_rates(&p, key, value, rates, 0, SHORE_WORK_ROWS - 1, precision);
+            int i = index_of(key, names, known);
+            if (i == known)
+                rc = unknown(&p, key, names, (size_t)known);
+            else if (!kinds && i < SHORE_PRECISIONS)
+                rc = read_rates(&p, key, value, rates, first, last, i);
+            else if (kinds && i >= SHORE_PRECISIONS)
+                rc = read_products(&p, json, key, rates, i - SHORE_PRECISIONS);
             if (rc) return rc;
         }
     return 0;
 }
 
-static int read_parts(const struct spot *p, const json_t *json, struct shore_machine *m) {
-    const struct key host[] = {KEYS_OF_HOST(m)}, gpu[] = {KEYS_OF_GPU(m)}, bus[] = {KEYS_OF_BUS(m)},
-                     compute[] = {KEYS_OF_COMPUTE(m)}, update[] = {KEYS_OF_HOST_UPDATE(m)};
-    const json_t *drives = json_object_get(json, "drives");
-    int rc = read_part(p, json, "host", host, COUNT_OF(host));
-    if (!rc) rc = read_part(p, json, "gpu", gpu, COUNT_OF(gpu));
-    if (!rc) rc = read_part(p, json, "bus", bus, COUNT_OF(bus));
-    if (!rc) rc = read_link(p, json, m);
-    if (!rc && drives) rc = read_drives(p, drives, m);
-    if (!rc) rc = read_part(p, json, "compute", compute, COUNT_OF(compute));
-    if (!rc) rc = read_products(p, json_object_get(json, "compute"), "products", m->rate);
-    if (!rc) rc = read_products(p, json_object_get(json, "compute"), "torch", m->torch_rate);
-    if (!rc) rc = read_part(p, json, "host-update", update, COUNT_OF(update));
-    return rc;
-}
-
 static int from_json(const json_t *json, const char *name, struct shore_machine *m, struct shore_diag *diag) {
-    static const char *const parts[] = {"host", "gpu", "bus", "link", "drives", "compute", "host-update"};
-    struct spot p = {.file = name, .object = "", .scale = 1, .diag = diag};
-    const struct key keys[] = {KEYS_OF_MACHINE(m)};
-    size_t given = 0;
+    struct spot p = {.file = name, .object = "\"link\"", .scale = 1, .diag = diag};
+    const json_t *drives = json_object_get(json, "drives"), *computing = json_object_get(json, "compute");
+    size_t given = drives != NULL;
+    char object[40];
     m->scale = 1;
     shore__printable(name, strlen(name), m->name, sizeof m->name);
-    int rc = read_object(&p, json, keys, COUNT_OF(keys));
-    if (rc) return rc;
+    int rc = read_part(&p, json, "", "", keys, COUNT_OF(keys), m);
     p.scale = m->scale;
-    for (size_t i = 0; i < COUNT_OF(parts); i++)
-        given += json_object_get(json, parts[i]) != NULL;
-    if (!given)
-        return shore__fail(diag, SHORE_EINPUT,
-                           "%s: describes nothing: give \"drives\", \"compute\", \"host\", \"link\" "
-                           "or another part of a machine",
-                           name);
-    return read_parts(&p, json, m);
+    for (size_t i = 0; !rc && i < COUNT_OF(parts); i++) {
+        const json_t *part = json_object_get(json, parts[i]);
+        given += part != NULL;
+        snprintf(object, sizeof object, "\"%s\"", parts[i]);
+        rc = read_part(&p, part, object, parts[i], keys, COUNT_OF(keys), m);
+    }
+    if (!rc && !given)
+        rc = shore__fail(diag, SHORE_EINPUT,
+                         "%s: describes nothing: give \"drives\", \"compute\", \"host\", \"link\" or another part of a "
+                         "machine",
+                         name);
+    if (!rc && m->link_both > 0 && (m->link[0] > 0 || m->link[1] > 0))
+        rc = wrong(&p, "shared", "is the rate of both directions together: it does not go with \"in\" and \"out\"");
+    m->link_shared = m->link_both > 0;
+    if (m->link_shared) m->link[0] = m->link_both;
+    if (!rc && drives) rc = read_drives(&p, drives, m);
+    p.object = "\"compute\"";
+    if (!rc) rc = read_products(&p, computing, "products", m->rate, SHORE_WORKS);
+    if (!rc) rc = read_products(&p, computing, "torch", m->torch_rate, SHORE_WORKS);
+    return rc;
 }
 
 int shore__machine_from_json(json_t *json, const char *name, struct shore_machine **out, struct shore_diag *diag) {
@@ -381,37 +366,20 @@ static json_t *number_json(double number) {
     return number == floor(number) && number < 9e15 ? json_integer((json_int_t)number) : json_real(number);
 }
 
-static json_t *value_of(const struct key *key, double scale) {
-    switch (key->kind) {
-    case TEXT:
-        return *(const char *)key->at ? json_string(key->at) : NULL;
-    case FLAG:
-        return *(const bool *)key->at ? json_true() : NULL;
-    case CAPACITY:
-        return *(const uint64_t *)key->at ? number_json((double)*(const uint64_t *)key->at * scale) : NULL;
-    case COUNT:
-    case BUFFERS:
-        return *(const uint32_t *)key->at ? json_integer(*(const uint32_t *)key->at) : NULL;
-    case INSTANT:
-        return *(const int64_t *)key->at ? json_integer(*(const int64_t *)key->at) : NULL;
-    case RATE:
-        return *(const double *)key->at > 0 ? number_json(*(const double *)key->at * scale) : NULL;
-    case ELEMENTS:
-        return *(const double *)key->at > 0 ? number_json(*(const double *)key->at * scale * SHORE__UPDATE_BYTES)
-                                            : NULL;
-    case SECONDS:
-    case FACTOR:
-        return *(const double *)key->at > 0 ? number_json(*(const double *)key->at) : NULL;
-    default:
-        return NULL;
-    }
-}
-
-static json_t *object_of(const struct key *keys, size_t n, double scale) {
+static json_t *object_of(const char *part, const struct key *all, size_t n, const void *in, double scale) {
     json_t *o = json_object();
     for (size_t i = 0; i < n; i++) {
-        json_t *value = value_of(&keys[i], scale);
-        if (value) json_object_set_new(o, keys[i].name, value);
+        const struct key *key = &all[i];
+        const char *at = (const char *)in + key->at;
+        json_t *value = NULL;
+        if (key->kind == PART || strcmp(key->part, part) != 0) continue;
+        if (key->kind == TEXT)
+            value = *at ? json_string(at) : NULL;
+        else if (key->kind == FLAG)
+            value = *(const bool *)(const void *)at ? json_true() : NULL;
+        else if (number_at(key->kind, at) > 0)
+            value = number_json(number_at(key->kind, at) * factor(key->kind, scale));
+        if (value) json_object_set_new(o, key->name, value);
     }
     return o;
 }
@@ -444,29 +412,19 @@ static json_t *products_json(const rates_of *rates, double scale) {
 }
 
 char *shore_machine_json(const struct shore_machine *given) {
-    /* the keys point to what is written; nothing writes through them here */
-    struct shore_machine *m = (struct shore_machine *)(uintptr_t)given;
-    double shared = m->link_shared ? m->link[0] : 0, none = 0;
-    const struct key whole[] = {KEYS_OF_MACHINE(m)}, host[] = {KEYS_OF_HOST(m)}, gpu[] = {KEYS_OF_GPU(m)},
-                     bus[] = {KEYS_OF_BUS(m)}, compute[] = {KEYS_OF_COMPUTE(m)}, update[] = {KEYS_OF_HOST_UPDATE(m)},
-                     link[] = {{"shared", RATE, &shared, 0},
-                               {"in", RATE, m->link_shared ? &none : &m->link[0], 0},
-                               {"out", RATE, &m->link[1], 0}};
-    json_t *o = object_of(whole, COUNT_OF(whole), 1), *drives = json_array();
-    json_t *computing = object_of(compute, COUNT_OF(compute), m->scale);
-    json_object_set_new(o, "host", object_of(host, COUNT_OF(host), m->scale)); /* a part, even if nothing is given */
-    add(o, "gpu", object_of(gpu, COUNT_OF(gpu), m->scale));
-    add(o, "bus", object_of(bus, COUNT_OF(bus), m->scale));
-    add(o, "link", object_of(link, COUNT_OF(link), m->scale));
-    for (uint32_t i = 0; i < m->ndrives; i++) {
-        const struct key drive[] = {KEYS_OF_DRIVE(&m->drive[i])};
-        json_array_append_new(drives, object_of(drive, COUNT_OF(drive), m->scale));
-    }
+    struct shore_machine m = *given;
+    m.link_both = m.link_shared ? m.link[0] : 0;
+    if (m.link_shared) m.link[0] = 0;
+    json_t *o = object_of("", keys, COUNT_OF(keys), &m, 1), *drives = json_array();
+    for (size_t i = 0; i < COUNT_OF(parts); i++)
+        json_object_set_new(o, parts[i], object_of(parts[i], keys, COUNT_OF(keys), &m, m.scale));
+    for (uint32_t i = 0; i < m.ndrives; i++)
+        json_array_append_new(drives, object_of("", drive_keys, COUNT_OF(drive_keys), &m.drive[i], m.scale));
     add(o, "drives", drives);
-    add(computing, "products", products_json(given->rate, m->scale));
-    add(computing, "torch", products_json(given->torch_rate, m->scale));
-    add(o, "compute", computing);
-    add(o, "host-update", object_of(update, COUNT_OF(update), m->scale));
+    add(json_object_get(o, "compute"), "products", products_json(m.rate, m.scale));
+    add(json_object_get(o, "compute"), "torch", products_json(m.torch_rate, m.scale));
+    for (size_t i = 1; i < COUNT_OF(parts); i++) /* the first one stays: something is described */
+        if (!json_object_size(json_object_get(o, parts[i]))) json_object_del(o, parts[i]);
     char *text = json_dumps(o, JSON_INDENT(2));
     json_decref(o);
     return text;

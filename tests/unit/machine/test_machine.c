@@ -145,14 +145,14 @@ static void what_is_wrong_is_named(void **state) {
     refused("{\"host\": [[[[{}]]]]}", "not an object");
     refused("{\"compute\": {\"forward\": \"fast\"}}", "number from 0 to 86400");
     refused("{\"compute\": {\"forward\": -1}}", "number from 0 to 86400");
-    refused("{\"compute\": {\"products\": 5}}", "\"products\" is not an object");
+    refused("{\"compute\": {\"products\": 5}}", "\"products\" of \"compute\" is not an object");
     refused("{\"compute\": {\"products\": {\"bf61\": 5}}}", "did you mean \"bf16\"");
     refused("{\"compute\": {\"torch\": {\"bf61\": 5}}}", "unknown key \"bf61\" in \"torch\"");
     refused("{\"compute\": {\"products\": {\"fp32\": 0}}}", "takes a rate");
     refused("{\"compute\": {\"products\": {\"fp32\": []}}}", "takes a rate");
     refused("{\"compute\": {\"products\": {\"fp32\": [[2, 5], [2, 6]]}}}", "ascending rows");
     refused("{\"compute\": {\"products\": {\"fp32\": [[0, 5]]}}}", "takes a rate");
-    refused("{\"compute\": {\"products\": {\"rows\": 5}}}", "a rate for each precision");
+    refused("{\"compute\": {\"products\": {\"rows\": 5}}}", "\"rows\" of \"products\" is not an object");
     refused("{\"compute\": {\"products\": {\"rows\": {\"int3\": 5}}}}", "unknown key \"int3\" in \"rows\"");
     refused("{\"host-update\": {\"buffers\": 1}}", "from 2 to 16");
     refused("{\"host-update\": {\"buffers\": 2.5}}", "from 2 to 16");
