@@ -112,33 +112,32 @@ static void to_newest(struct stream *st, uint32_t b) {
  * way to the host. INFINITY: not known yet. */
 static double ready(const struct run *r, const struct stream *st, const struct entry *e, bool there) {
     const struct shore__simulation *s = r->s;
-    uint32_t changer = s->tensor[e->tensor].changer;
     double at = s->left[e->tensor];
     if (e->passing != COMES) return 0;
     if (there && at < INFINITY) at = 0; /* what is on its way out can be read on */
-    if (changer != SHORE__NONE && st->step) at = later(at, done(r, (st->step - 1) * s->njobs + changer));
-    if (!e->from) return at;
-    bool here = e->from->next > (uint64_t)st->step * e->from->count + e->source;
-    return here ? later(at, e->from->entry[e->source].at) : INFINITY;
+    if (e->changer != SHORE__NONE && st->step) at = later(at, done(r, (st->step - 1) * s->njobs + e->changer));
+    if (!e->copy || !e->other) return at;
+    bool here = e->other->next > (uint64_t)st->step * e->other->count + e->its;
+    return here ? later(at, e->other->entry[e->its].at) : INFINITY;
 }
 
 /* The host's buffer is free once what lay there has crossed the bus. */
 static void free_source(const struct stream *st, const struct entry *e) {
-    uint32_t buffer = e->from->entry[e->source].buffer;
-    struct buffer *b = &e->from->buffer[buffer];
-    if (buffer != SHORE__NONE && b->user == (uint64_t)st->step * e->from->count + e->source) b->free = e->at;
+    uint32_t buffer = e->other->entry[e->its].buffer;
+    struct buffer *b = &e->other->buffer[buffer];
+    if (buffer != SHORE__NONE && b->user == (uint64_t)st->step * e->other->count + e->its) b->free = e->at;
 }
 
-static uint32_t *where(const struct run *r, const struct stream *st, uint32_t tensor) {
-    return &r->s->where[2 * tensor + (st - r->s->stream) % 2];
+static uint32_t *where(const struct stream *st, uint32_t tensor) {
+    return &st->where[2 * tensor];
 }
 
 /* Whether a tensor still lies in a buffer of the stream, so that it need not come in this step. An update leaves new
  * parameters in the host's buffers, but not in a device's. */
-static bool is_there(const struct run *r, const struct stream *st, uint32_t tensor, bool on_device, uint32_t step) {
-    uint32_t b = *where(r, st, tensor);
-    if (b >= st->nbuffers || st->buffer[b].tensor != tensor) return false;
-    return !on_device || r->s->tensor[tensor].changer == SHORE__NONE || st->buffer[b].step == step;
+static bool is_there(const struct stream *st, const struct entry *e) {
+    uint32_t b = *where(st, e->tensor);
+    if (b >= st->nbuffers || st->buffer[b].tensor != e->tensor) return false;
+    return e->route == DRIVE_IN || e->changer == SHORE__NONE || st->buffer[b].step == st->step;
 }
 
 /* Goes on to the next entry. */
@@ -154,10 +153,10 @@ static void advance(struct stream *st, struct entry *e, uint32_t buffer) {
 static bool take_next(struct run *r, struct stream *st, bool must) {
     struct shore__simulation *s = r->s;
     struct entry *e = &st->entry[st->at];
-    bool comes = e->passing == COMES, there = comes && is_there(r, st, e->tensor, e->route != DRIVE_IN, st->step);
-    uint32_t b = there ? *where(r, st, e->tensor) : st->oldest;
+    bool comes = e->passing == COMES, there = comes && is_there(st, e);
+    uint32_t b = there ? *where(st, e->tensor) : st->oldest;
     struct buffer *to = &st->buffer[b];
-    if (e->shown && e->shown->entry[e->copy].stays) { /* the device still has it */
+    if (e->other && !e->copy && e->other->entry[e->its].stays) { /* the device still has it */
         e->at = 0;
         advance(st, e, SHORE__NONE);
         return true;
@@ -169,24 +168,23 @@ static bool take_next(struct run *r, struct stream *st, bool must) {
     if (!there) e->at = later(e->at, r->now);
     if (comes && !there) e->at = move(r, (enum route)e->route, e->at, e->bytes);
     if (e->passing == LEAVES) s->left[e->tensor] = INFINITY;
-    if (e->from) free_source(st, e);
+    if (e->other && e->copy) free_source(st, e);
     to->tensor = e->passing == WAITS ? SHORE__NONE : e->tensor;
     to->there = e->at;
     to->user = st->next;
     to->step = st->step;
     to->job = SHORE__NONE;
     to->free = INFINITY;
-    *where(r, st, e->tensor) = b;
+    *where(st, e->tensor) = b;
     to_newest(st, b);
     advance(st, e, b);
     return true;
 }
 
-/* Brings what may come: tensors in order, each as soon as there is a buffer. */
-static void prefetch(struct run *r) {
-    struct shore__simulation *s = r->s;
-    for (uint32_t i = 0; i < s->nactive; i++) {
-        struct stream *st = s->active[i];
+/* Brings what may come through these streams: tensors in order, each as soon as there is a buffer. */
+static void prefetch(struct run *r, struct stream *const *streams, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        struct stream *st = streams[i];
         while (st->next < st->used + st->count && st->entry[st->at].passing == COMES)
             if (!take_next(r, st, false)) break;
     }
@@ -195,8 +193,8 @@ static void prefetch(struct run *r) {
 /* Returns when the nth entry of the operation at hand may be used. */
 static double take(struct run *r, struct stream *st, uint32_t nth) {
     const struct entry *e = &st->entry[st->used_at + nth];
-    while (e->from && e->from->next <= (uint64_t)r->step * e->from->count + e->source)
-        if (!take_next(r, e->from, false)) take_next(r, e->from, true);
+    while (e->other && e->copy && e->other->next <= (uint64_t)r->step * e->other->count + e->its)
+        if (!take_next(r, e->other, false)) take_next(r, e->other, true);
     while (st->next <= st->used + nth)
         if (!take_next(r, st, false)) take_next(r, st, true);
     return e->at;
@@ -206,7 +204,7 @@ static double take(struct run *r, struct stream *st, uint32_t nth) {
 static void let_go(struct run *r, struct stream *st, uint32_t nth) {
     struct shore__simulation *s = r->s;
     struct entry *e = &st->entry[st->used_at + nth];
-    if (e->shown) return; /* its buffer is free once it has crossed the bus */
+    if (e->other && !e->copy) return; /* its buffer is free once it has crossed the bus */
     struct buffer *b = &st->buffer[e->buffer];
     const struct timed_operation *op = &s->op[e->operation];
     double at = later(r->now, s->left[e->tensor]); /* it may still be on its way out */
@@ -221,16 +219,19 @@ static void let_go(struct run *r, struct stream *st, uint32_t nth) {
 
 /* ---- operations -------------------------------------------------------------------------------------------------- */
 
-/* An operation that uses more tensors of a group than one is done in so many parts: each needs its own. */
+/* Finds what passes at an operation. One that uses more tensors of a group than one is done in so many parts: each
+ * needs its own. */
 static uint32_t begin_parts(struct run *r, uint32_t operation) {
     struct shore__simulation *s = r->s;
     uint32_t parts = 1;
-    r->waiting = r->left = 0;
+    s->nhere = r->waiting = r->left = 0;
     for (uint32_t i = 0; i < s->nactive; i++) {
         struct stream *st = s->active[i];
+        const struct entry *e = st->entry + st->used_at, *end = st->entry + st->count;
+        if (e->operation != operation) continue;
+        s->here[s->nhere++] = st;
         st->here = st->taken = st->gone = 0;
-        for (const struct entry *e = st->entry + st->used_at, *end = st->entry + st->count;
-             e < end && e->operation == operation; e++, st->here++)
+        for (; e < end && e->operation == operation; e++, st->here++)
             r->waiting += e->passing == WAITS;
         if (st->here > parts) parts = st->here;
     }
@@ -240,8 +241,8 @@ static uint32_t begin_parts(struct run *r, uint32_t operation) {
 /* When all that a part of the operation uses is there. */
 static double part_starts(struct run *r, uint32_t part, uint32_t parts) {
     double start = r->now;
-    for (uint32_t i = 0; i < r->s->nactive; i++) {
-        struct stream *st = r->s->active[i];
+    for (uint32_t i = 0; i < r->s->nhere; i++) {
+        struct stream *st = r->s->here[i];
         for (; st->taken < st->here && st->taken * parts <= part * st->here; st->taken++)
             start = later(start, take(r, st, st->taken));
     }
@@ -250,12 +251,21 @@ static double part_starts(struct run *r, uint32_t part, uint32_t parts) {
 
 /* Lets go of what the operation is done with after a part: gradients that wait, or everything else. */
 static void end_part(struct run *r, uint32_t part, uint32_t parts, bool waits) {
-    for (uint32_t i = 0; i < r->s->nactive; i++) {
-        struct stream *st = r->s->active[i];
+    for (uint32_t i = 0; i < r->s->nhere; i++) {
+        struct stream *st = r->s->here[i];
         for (; st->gone < st->here && (st->gone + 1) * parts <= (part + 1) * st->here; st->gone++) {
             if ((st->entry[st->used_at + st->gone].passing == WAITS) != waits) break;
             let_go(r, st, st->gone);
         }
+    }
+}
+
+static void end_parts(struct run *r) {
+    for (uint32_t i = 0; i < r->s->nhere; i++) {
+        struct stream *st = r->s->here[i];
+        st->used += st->here;
+        st->used_at += st->here;
+        if (st->used_at == st->count) st->used_at = 0;
     }
 }
 
@@ -283,15 +293,13 @@ static void run_operation(struct run *r, uint32_t operation) {
         if (!part) op->began = start;
         r->now = compute(r, start, seconds);
         end_part(r, part, parts, false);
-        prefetch(r); /* before the gradient is left behind */
+        if (part + 1 < parts)
+            prefetch(r, s->here, s->nhere);
+        else /* before the gradient is left behind */
+            prefetch(r, s->active, s->nactive);
         if (r->waiting) end_part(r, part, parts, true);
     }
-    for (uint32_t i = 0; i < s->nactive; i++) {
-        struct stream *st = s->active[i];
-        st->used += st->here;
-        st->used_at += st->here;
-        if (st->used_at == st->count) st->used_at = 0;
-    }
+    end_parts(r);
     op->ended = r->now;
     if (op->job != SHORE__NONE && !r->waiting) leave_behind(r, op, 1, true);
 }
@@ -311,6 +319,7 @@ static struct entry *add_entry(struct shore__simulation *s, struct stream *st, c
     struct entry *e = &st->entry[st->count++];
     *e = (struct entry){.operation = u->operation,
                         .tensor = u->tensor,
+                        .changer = passing == COMES ? s->tensor[u->tensor].changer : SHORE__NONE,
                         .passing = (unsigned char)passing,
                         .route = (unsigned char)route,
                         .bytes = (double)(t->moved_bytes ? t->moved_bytes : t->bytes)};
@@ -320,13 +329,14 @@ static struct entry *add_entry(struct shore__simulation *s, struct stream *st, c
 /* The device's copy of a parameter comes from the host's memory: of a stream there, or where it stays. */
 static void add_copy(struct shore__simulation *s, struct stream *st, const struct shore__use *u, uint32_t host) {
     struct entry *e = add_entry(s, st, u, COMES, BUS_IN);
+    e->copy = true;
     struct stream *from = &s->stream[2 * s->tensor[host].group];
     for (uint32_t i = from->count; i-- && from->entry[i].operation == u->operation;)
         if (from->entry[i].tensor == host) {
-            from->entry[i].shown = st;
-            from->entry[i].copy = (uint32_t)(e - st->entry);
-            e->from = from;
-            e->source = i;
+            from->entry[i].other = st;
+            from->entry[i].its = (uint32_t)(e - st->entry);
+            e->other = from;
+            e->its = i;
         }
 }
 
@@ -406,14 +416,14 @@ static void empty(struct stream *st) {
 }
 
 /* Finds what a device's buffers still hold from the use before, so that the host need not have it: in two steps. */
-static void find_what_stays(const struct run *r, struct stream *st) {
+static void find_what_stays(struct stream *st) {
     for (uint32_t i = 0; i < 2 * st->count; i++) {
         struct entry *e = &st->entry[st->at];
-        e->stays = is_there(r, st, e->tensor, true, st->step);
-        uint32_t b = e->stays ? *where(r, st, e->tensor) : st->oldest;
+        e->stays = is_there(st, e);
+        uint32_t b = e->stays ? *where(st, e->tensor) : st->oldest;
         st->buffer[b].tensor = e->tensor;
         st->buffer[b].step = st->step;
-        *where(r, st, e->tensor) = b;
+        *where(st, e->tensor) = b;
         to_newest(st, b);
         advance(st, e, b);
     }
@@ -446,8 +456,8 @@ static void open_streams(struct run *r, const struct shore__fate *fate) {
         if (!st->count) continue;
         s->active[s->nactive++] = st;
         for (uint32_t e = 0; e < st->count; e++)
-            if (st->entry[e].from) {
-                find_what_stays(r, st);
+            if (st->entry[e].copy) {
+                find_what_stays(st);
                 break;
             }
     }

@@ -69,15 +69,15 @@ enum passing { COMES, LEAVES, WAITS };
 struct stream;
 struct entry {
     uint32_t operation, tensor;
-    struct stream *from;  /* of what comes over the bus: the stream of its host's buffer, if it passes one there */
-    uint32_t source;      /* and the entry there */
-    struct stream *shown; /* of what lies on the host to cross the bus: the device's stream, and the entry there */
-    uint32_t copy;
-    bool stays; /* of the latter: it is still there */
-    unsigned char passing, route;
+    uint32_t changer; /* the job whose update it waits for */
+    uint32_t buffer;  /* the one it took */
     double bytes;
-    double at;       /* when it is there, or its buffer is free */
-    uint32_t buffer; /* the one it took */
+    double at;            /* when it is there, or its buffer is free */
+    struct stream *other; /* what crosses the bus passes a buffer of the host and one of the device: the other stream */
+    uint32_t its;         /* and the entry there */
+    unsigned char passing, route;
+    bool copy;  /* it is the device's */
+    bool stays; /* of the device's: it is still there */
 };
 struct buffer {
     uint32_t tensor, before, after; /* before, after: in the order in which they were taken */
@@ -90,6 +90,7 @@ struct stream {
     struct entry *entry;
     struct buffer *buffer;
     uint32_t count, nbuffers, oldest, newest;
+    uint32_t *where;            /* each second one by tensor: its buffer, if it is still there */
     uint32_t here, taken, gone; /* entries of the operation at hand; that it has taken, and is done with */
     /* entries that took buffers; that operations are done with. step, at: of the next that takes one. used_at: of the
      * next that an operation uses */
@@ -111,15 +112,16 @@ struct shore__simulation {
     struct way_on *on;
     struct stream *stream;  /* two of each group: to and from drives, and on to a device */
     struct stream **active; /* those that something passes */
+    struct stream **here;   /* those that something of the operation at hand passes */
     struct entry *entries;
     struct buffer *buffers;
     uint32_t *buffers_of, nbuffers; /* tensors that are buffers */
     uint32_t *saving, nsaving;      /* tensors that save work */
-    uint32_t *where;                /* by tensor, of the host and of a device: its buffer, if it is still there */
+    uint32_t *where;                /* of all streams: of the host and of a device */
     double *left;                   /* by tensor: when it has left */
     double *job_at;                 /* by job of all steps */
     double *done;                   /* of all lanes */
-    uint32_t njobs, nlanes, nbusy, nsharing, ngroups, nactive;
+    uint32_t njobs, nlanes, nbusy, nsharing, ngroups, nactive, nhere;
     uint32_t first_gradient;  /* the operation that waits for the last step's commit */
     double work[SHORE_LANES]; /* behind all operations, on all drives */
     double commit_seconds, computed_seconds;

@@ -343,6 +343,7 @@ static void divide_room(struct shore__simulation *s) {
         uint32_t most = s->stream[i - i % 2].count;
         st->entry = entry;
         st->buffer = buffer;
+        st->where = s->where + i % 2;
         entry += most;
         buffer += most + 1;
     }
@@ -362,6 +363,7 @@ static int allocate(struct shore__simulation *s, struct shore_diag *diag) {
     s->busy = calloc(s->nlanes, sizeof *s->busy);
     s->sharing = calloc(s->nlanes, sizeof *s->sharing);
     s->active = calloc(2 * n, sizeof *s->active);
+    s->here = calloc(2 * n, sizeof *s->here);
     s->on = calloc((size_t)s->nlanes * ROUTES, sizeof *s->on);
     s->stream = calloc(2 * n, sizeof *s->stream);
     s->entries = calloc(2 * uses, sizeof *s->entries);
@@ -373,8 +375,8 @@ static int allocate(struct shore__simulation *s, struct shore_diag *diag) {
     s->job_at = calloc(SHORE__SIMULATED_STEPS * ops, sizeof *s->job_at);
     s->done = calloc(SHORE__SIMULATED_STEPS * ops * s->nlanes, sizeof *s->done);
     return s->tensor && s->op && s->use && s->job && s->part && s->lane && s->on && s->stream && s->entries &&
-                   s->busy && s->sharing && s->active && s->saving && s->buffers && s->buffers_of && s->where &&
-                   s->left && s->job_at && s->done
+                   s->busy && s->sharing && s->active && s->here && s->saving && s->buffers && s->buffers_of &&
+                   s->where && s->left && s->job_at && s->done
                ? 0
                : shore__fail(diag, -ENOMEM, "out of memory for the time of a step");
 }
@@ -422,9 +424,9 @@ int shore__simulation_open(const struct shore_program *program, const struct sho
 
 void shore__simulation_close(struct shore__simulation *s) {
     if (!s) return;
-    void *const owned[] = {s->tensor,  s->op,      s->buffers_of, s->busy, s->sharing, s->active,
-                           s->use,     s->job,     s->part,       s->lane, s->on,      s->stream,
-                           s->entries, s->buffers, s->where,      s->left, s->job_at,  s->done};
+    void *const owned[] = {s->tensor,  s->op,    s->buffers_of, s->busy,   s->sharing, s->active, s->here,
+                           s->use,     s->job,   s->part,       s->lane,   s->on,      s->stream, s->entries,
+                           s->buffers, s->where, s->left,       s->job_at, s->done};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
     free(s);
