@@ -7,6 +7,7 @@ import sys
 # before torch is imported, and for the processes that tests start, so that all of them have the same bits
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("LONGSHORE_MACHINE", "none")  # whatever is kept of this machine
 
 import pytest
 import torch
