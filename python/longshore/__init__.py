@@ -16,6 +16,7 @@ from .errors import (
 from .run.engine import Engine
 from .run.init import init
 from .run.memory import Memory
+from .run.planning import plan
 from .run.resume import resume
 from .run.shared_budget import budget
 from .run.verify import verify
@@ -37,6 +38,7 @@ __all__ = [
     "StepResult",
     "budget",
     "init",
+    "plan",
     "resident",
     "resume",
     "verify",

@@ -6,13 +6,14 @@ import sys
 import sysconfig
 
 import longshore
-from longshore.run import doctor, machine
+from longshore.run import doctor, machine, planning
 
 _HELP = """longshore {version}: {program}
 
 python -m longshore COMMAND ...                     as the program: `python -m longshore inspect RUN`, `... --help`
 python -m longshore doctor                          what this machine has for training: accelerator, memory, drives
 python -m longshore machine --drive PATH            measures this machine, with PyTorch and the accelerator, for plans
+python -m longshore plan MODEL ...                  what training a model will take: memory, disk, time
 python -m longshore.deepspeed SCRIPT ...            runs a script for DeepSpeed, or for a Trainer with --deepspeed
 python -m longshore.deepspeed.zero_to_fp32 DIR OUT  makes a checkpoint's weights files
 import longshore                                    init, wrap, resume, resident, verify
@@ -32,6 +33,8 @@ def main():
         sys.exit(doctor.main(program, arguments[1:]))
     if arguments[:1] == ["machine"]:
         sys.exit(machine.main(program, arguments[1:]))
+    if arguments[:1] == ["plan"] and "--init" not in arguments and "--model" not in arguments:
+        sys.exit(planning.main(arguments[1:]))
     if program is not None and arguments:
         os.execv(program, ["longshore", *arguments])
     if arguments == ["--version"]:

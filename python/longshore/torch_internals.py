@@ -310,6 +310,11 @@ FakeMode = fake_tensor.FakeTensorMode  # tensors without memory, on any device
 UnknownValue = fake_tensor.DynamicOutputShapeException, fake_tensor.DataDependentOutputException
 
 
+def device_of(fake: Any) -> torch.device:
+    """The device that a tensor without memory is on."""
+    return fake.fake_device
+
+
 def name_of(operation: Any) -> str:
     """An operation's name without its overload: "add_" of aten.add_.Tensor."""
     return operation._opname

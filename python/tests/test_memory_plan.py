@@ -113,7 +113,7 @@ def test_rows_live_as_long_as_operations_use_them(seed):
     backward = [operation for operation, _ in program.backward]
     row = program.add("gradients", 4096, by=backward, stays=False)
     made, code, _ = program.plan(1 << 30)
-    fate = memory_plan._fate(made, row)
+    fate = memory_plan.fate_of(made, row)
     assert code == 0 and (fate.first, fate.last) == (len(layout.blocks), 2 * len(layout.blocks) - 1)
     assert program.of({3}) == [3, 2 * len(layout.blocks) - 1 - 3]
     assert [blocks for _, blocks in program.forward] == [{b} for b in range(len(layout.blocks))]

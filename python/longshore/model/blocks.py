@@ -135,7 +135,9 @@ def check(model):
             )
     # parameters that overlap in memory: an update of one would not reach the other
     of_memory = sorted(
-        (p.data_ptr(), p.nbytes, name, p) for name, p in model.named_parameters() if p.numel() and p.is_contiguous()
+        (p.data_ptr(), p.nbytes, name, p)
+        for name, p in model.named_parameters()
+        if p.numel() and p.is_contiguous() and not p.is_meta
     )
     for (first, nbytes, name, p), (following, _, other, q) in zip(of_memory, of_memory[1:]):
         if following < first + nbytes and (p.requires_grad or q.requires_grad):
@@ -186,7 +188,7 @@ def of_buffers(model, most_bytes):
     out buffers that are not finite or have no exact fp32 form."""
     exact = torch.float32, torch.bfloat16, torch.float16
     stay = {name: b for name, b in persistent_buffers(model).items() if b.dtype in exact and b.numel()}
-    stay = {name: b for name, b in stay.items() if bool(torch.isfinite(b).all())}
+    stay = {name: b for name, b in stay.items() if b.is_meta or bool(torch.isfinite(b).all())}
     tensors = [Tensor(name, tuple(b.shape), b.dtype, False, [name]) for name, b in stay.items()]
     if sum(t.elems * t.dtype.itemsize for t in tensors) <= most_bytes:
         return []

@@ -16,7 +16,7 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch.utils.flop_counter import flop_registry
@@ -29,6 +29,7 @@ from ..torch_internals import (
     UnknownValue,
     argument,
     current_node,
+    device_of,
     in_backward,
     is_view,
     name_of,
@@ -43,8 +44,7 @@ from . import blocks as tree
 
 PRECISION_OF = {torch.bfloat16: "bf16", torch.float16: "fp16"}  # others: fp32
 # operations by name
-_NO_WORK = """detach lift_fresh _unsafe_view empty empty_like empty_strided new_empty new_empty_strided
-    device""".split()
+_NO_WORK = "detach lift_fresh _unsafe_view empty empty_like empty_strided new_empty new_empty_strided".split()
 _PICKS = "embedding", "index", "index_select", "gather"  # they read as much as they write
 _BATCHED = "bmm", "baddbmm"
 _FLOPS = {packet.__name__: count for packet, count in flop_registry.items()}
@@ -104,6 +104,31 @@ class Trace:
     @property
     def saved_bytes(self):
         return sum(unit.saved_bytes for unit in self.units)
+
+    def times(self, factor):
+        """The Trace of a batch so many times as large, with sequences of the same length."""
+        units = []
+        for unit in self.units:
+            works = {
+                way: [
+                    replace(w, work=w.work * factor, rows=w.rows * (factor if "product" in w.kind else 1)) for w in of
+                ]
+                for way, of in (("forward", unit.forward), ("backward", unit.backward))
+            }
+            sizes = {name: getattr(unit, name) * factor for name in vars(unit) if name.endswith("_bytes")}
+            units.append(replace(unit, **works, **sizes, seconds={w: s * factor for w, s in unit.seconds.items()}))
+        more = {name: getattr(self, name) * factor for name in ("tokens", "inputs_bytes", "logits_bytes")}
+        return replace(self, units=units, **more)
+
+    def notes(self):
+        """What the trace does not know, in sentences."""
+        if self.why:
+            yield (
+                f"{self.why}, so it is planned from its blocks: two operations forward and four backward for each "
+                "parameter and token, and no activations"
+            )
+        for guess in self.guesses:
+            yield f"the plan is for one case of {guess}: a step may take less or more"
 
 
 class Untraceable(LongshoreError):
@@ -284,6 +309,8 @@ class _Recorder(DispatchMode):
     # ---- operations
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if name_of(function) == "device":
+            return device_of(args[0])
         kwargs = kwargs or {}
         try:
             out = function(*args, **kwargs)

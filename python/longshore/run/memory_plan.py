@@ -24,7 +24,7 @@ from . import open_engines, shared_budget
 from .device_memory import DeviceBudget
 from .options import DTYPE_OF
 from .pinned_parts import divide, left
-from .step_program import ALL_BYTES, StepProgram
+from .step_program import ALL_BYTES, StepProgram, update_bytes
 
 POOL_BYTES = 16 << 20, 1 << 30  # least and most memory that activations of a CPU pass through on their way to drives
 PINNED_POOL_BYTES = 16 << 20, 1 << 40  # the same of a device's: the budget sets the most, and "host" keeps them there
@@ -78,15 +78,15 @@ class Plan:
         self.spare_bytes += of_state
 
 
-def _fate(plan, tensor):
+def fate_of(plan, tensor):
     return native.filled("struct shore_fate", lib.shore_plan_tensor, plan, tensor)
 
 
-def _sums(plan):
+def sums_of(plan):
     return native.filled("struct shore_plan_sums", lib.shore_plan_sums, plan)
 
 
-class _Needs:
+class Needs:
     """What a model needs of memory: the sizes from which its StepProgram follows."""
 
     def __init__(self, layout, drives, memory, how, device, pinned_memory, lent, trace):
@@ -127,6 +127,17 @@ class _Needs:
             self.pinned = divide(pinned_memory, self.block, page, PINNED_POOL_BYTES if self.offloads else (), lent)
             self.pinned.ring *= not self.one_memory
 
+    @property
+    def state(self):
+        """Bytes of the state of all trained parameters, as the drives have it."""
+        trained = [b for b, block in enumerate(self.layout.blocks) if block.trains]
+        return sum(update_bytes(self.layout, self.fleet, b)[1] for b in trained)
+
+    def disk_bytes(self, room):
+        """Bytes that a run takes on its drives, with so many for activations."""
+        self.fleet.scratch_bytes = room
+        return lib.shore_fleet_disk_bytes(self.layout.c, self.fleet)
+
     def described(self, memory=0):
         """Returns (the StepProgram for a budget, {name: its tensor that plan() asks for}, the least that works)."""
         program = StepProgram(self.layout, self.page_bytes, self.fleet, self.one_memory, self.trace)
@@ -148,14 +159,15 @@ class _Needs:
             part = memory // (HOST_PARTS if self.activations == "host" else POOL_PARTS)
             rows["pool"] = program.add("activations", pool[0], max(pool[0], min(pool[1], part)), **how)
         rows["rings"] = program.add("drives", *self.rings, by=program.all, whole=True)
-        # a byte of either that is not in memory is written to a drive, and read
-        saved = {"saves_lane": lib.SHORE_LANE_DRIVE_MIXED, "saves": 2}
-        rows["gradients"] = program.add("gradients", 0, self.gradients, **passing, **saved)
-        rows["spare"] = program.add("state", 0, self.spare, by=backward, **saved)
-        return program, rows, _sums(program.plan(0)[0]).minimum_bytes
+        # a gradient that is not in memory is written to a drive, and state is read there; it is written either way
+        written = {"saves_lane": lib.SHORE_LANE_DRIVE_WRITE, "saves": 1}
+        read = {"saves_lane": lib.SHORE_LANE_DRIVE_READ, "saves": 1}
+        rows["gradients"] = program.add("gradients", 0, self.gradients, **passing, **written)
+        rows["spare"] = program.add("state", 0, self.spare, by=backward, **read)
+        return program, rows, sums_of(program.plan(0)[0]).minimum_bytes
 
 
-def _refuse_budgets(device, gpu_memory, pinned_memory):
+def refuse_budgets(device, gpu_memory, pinned_memory):
     """Raises ValueError for a budget of what is not there."""
     for name, size in (("gpu_memory", gpu_memory), ("pinned_memory", pinned_memory)):
         if size is not None and device is None:
@@ -212,12 +224,12 @@ def plan(
     pinned_memory: bytes, a part of memory; None: what can be had, or of a frozen model what the others leave.
     trace: the Trace of a step; None: what computes is not known.
     """
-    _refuse_budgets(device, gpu_memory, pinned_memory)
+    refuse_budgets(device, gpu_memory, pinned_memory)
     unified = device is not None and cuda.is_unified(device)
     lends = device is not None and not unified and pinned_memory is None and not how.get("trains", True)
     if lends:
         pinned_memory = left(open_engines.training())
-    needs = _Needs(layout, drives, memory, how, device, pinned_memory, lends, trace)
+    needs = Needs(layout, drives, memory, how, device, pinned_memory, lends, trace)
     if room is None and needs.activations == "host":
         room = 0
     program, rows, least = needs.described()
@@ -245,10 +257,10 @@ def plan(
         if there < nbytes + one_slot:
             return least_slots
         again = program.plan(memory, there - nbytes)[0]
-        return 1 if rows["slots"] is None else _fate(again, rows["slots"]).count
+        return 1 if rows["slots"] is None else fate_of(again, rows["slots"]).count
 
-    fates = {name: None if tensor is None else _fate(made, tensor) for name, tensor in rows.items()}
-    kept, total, pool = fates["spare"].bytes, _sums(made).total_bytes, fates.get("pool")
+    fates = {name: None if tensor is None else fate_of(made, tensor) for name, tensor in rows.items()}
+    kept, total, pool = fates["spare"].bytes, sums_of(made).total_bytes, fates.get("pool")
     pool_bytes, pinned = 0 if pool is None else pool.bytes, {}
     if device is not None:
         parts, pool_bytes = needs.pinned, pool_bytes // ALIGN * ALIGN

@@ -18,6 +18,7 @@ class StepProgram:
     def __init__(self, layout, page_bytes, fleet, one_memory, trace=None):
         """page_bytes(block): bytes of a block as it is fetched. fleet: the struct shore_fleet_options. one_memory:
         modules compute in the host's pages. trace: the Trace of a step."""
+        self.rows = []  # (name, tensor) of all that add() added
         self._program, self._names = ffi.gc(lib.shore_program_new(), lib.shore_program_free), []
         self._layout, self._page_bytes, self._fleet, self._one_memory = layout, page_bytes, fleet, one_memory
         # what a device copies from and to, and is pinned whatever the budget
@@ -50,14 +51,15 @@ class StepProgram:
         lib.shore_program_computes(self._program, operation, native.new("struct shore_computing", **members))
 
     def _sends(self, operation, block):
-        """Adds the work behind the last backward of a block: the way of its gradients, and its update."""
-        elems, moved = self._layout.elems(block), ffi.new("uint64_t[2]")
-        lib.shore_fleet_update_bytes(self._layout.c, self._fleet, block, moved, moved + 1)
+        """Adds the work behind the last backward of a block: the way of its gradients, and its update. Both are as if
+        nothing of them stayed in memory; rows of memory_plan.py say what they save."""
+        elems, (read, written) = self._layout.elems(block), update_bytes(self._layout, self._fleet, block)
         self._costs(operation, lib.SHORE_LANE_BUS_OUT, 4 * elems, int(not self._one_memory))
         self._costs(operation, lib.SHORE_LANE_LINK_IN, 4 * elems)
-        self._costs(operation, lib.SHORE_LANE_DRIVE_READ, moved[0], self._fleet.ndrives)
+        self._costs(operation, lib.SHORE_LANE_DRIVE_WRITE, 4 * elems, self._fleet.ndrives)  # where it waits
+        self._costs(operation, lib.SHORE_LANE_DRIVE_READ, read, self._fleet.ndrives)
         self._costs(operation, lib.SHORE_LANE_DRIVE_UPDATE, elems, self._fleet.ndrives)
-        self._costs(operation, lib.SHORE_LANE_DRIVE_WRITE, moved[1], self._fleet.ndrives)
+        self._costs(operation, lib.SHORE_LANE_DRIVE_WRITE, written, self._fleet.ndrives)
 
     def _costs(self, operation, lane, work, parts=1):
         """Divides work among so many lanes of a kind."""
@@ -83,6 +85,7 @@ class StepProgram:
             **members,
         )
         added = lib.shore_program_tensor(self._program, tensor)
+        self.rows.append((name, added))
         for operation in by:
             lib.shore_program_reads(self._program, operation, added)
         if by and not stays:
@@ -107,12 +110,12 @@ class StepProgram:
         self.add("parameters", sum(map(bytes_of, rest)), place=place, by=self.of(rest))
         return buffers
 
-    def plan(self, memory, there=ALL_BYTES):
+    def plan(self, memory, there=ALL_BYTES, machine=ffi.NULL):
         """(plan, error code, diagnostic) for this many bytes, and so many there on a device. What is pinned counts in
-        memory."""
+        memory. machine: struct shore_machine *; NULL: assumed."""
         out, diag = ffi.new("struct shore_plan **"), ffi.new("struct shore_diag *")
         what = ffi.new("char[]", b"this model")
-        options = native.new("struct shore_plan_options", memory_bytes=memory, what=what)
+        options = native.new("struct shore_plan_options", memory_bytes=memory, what=what, machine=machine)
         options.one_memory = self._one_memory
         if not self._one_memory:
             options.place_bytes[lib.SHORE_PLACE_DEVICE] = there
@@ -120,6 +123,13 @@ class StepProgram:
         if out[0] == ffi.NULL:
             native.fail(code, diag)
         return ffi.gc(out[0], lib.shore_plan_close), code, diag
+
+
+def update_bytes(layout, fleet, block):
+    """(read, written) bytes of the drives when a block is updated. fleet: struct shore_fleet_options."""
+    moved = ffi.new("uint64_t[2]")
+    lib.shore_fleet_update_bytes(layout.c, fleet, block, moved, moved + 1)
+    return moved[0], moved[1]
 
 
 def _units(layout, trace):

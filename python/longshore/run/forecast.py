@@ -1,0 +1,391 @@
+"""What a run will take, before it begins: memory by class, disk, time and what bounds it, what moves, and what a change
+would buy.
+
+A Case is all that decides it: the model's blocks, a Trace of its step, options, a machine and budgets."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .. import native
+from ..drives.layout import Layout
+from ..errors import BudgetError
+from ..native import lib
+from . import memory_plan, shared_budget
+
+DAY_SECONDS = 86400
+NO_FASTER = 1.01  # a budget is useful as long as more memory makes a step faster than this
+USEFUL_PLANS = 10
+LORA_RANK = 16
+# by the names of the program's rows: their class of memory
+CLASS_OF = {
+    **dict.fromkeys(["parameters", "pages of layers", "slots of layers", "staging"], "parameters"),
+    **dict.fromkeys(["gradients", "gradients of a block", "gradients of groups", "landing gradients"], "gradients"),
+    **dict.fromkeys(["state", "compression"], "optimizer"),
+    "activations": "activations",
+    "drives": "drives",
+}
+
+
+class Forecast(Mapping):
+    """What a run will take: a mapping with the keys of `longshore plan --json`. str() is a table for people."""
+
+    def __init__(self, figures: dict[str, Any]):
+        self._figures = figures
+
+    def __getitem__(self, key: str) -> Any:
+        return self._figures[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._figures)
+
+    def __len__(self) -> int:
+        return len(self._figures)
+
+    def __repr__(self) -> str:
+        return f"Forecast({self._figures!r})"
+
+    def __str__(self) -> str:
+        return table(self._figures)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a plan is made of."""
+
+    name: str  # the model's
+    blocks: list  # of the layout
+    trace: Any
+    how: dict  # options of wrap(), as a run records them
+    machine: Any  # the Machine
+    drives: list
+    memory: int | None  # bytes; None: the default
+    device: Any = None  # None: the CPU
+    gpu_memory: Any = None  # the DeviceBudget
+    pinned_memory: int | None = None
+    room: int = 0  # for activations on the drives
+
+    def needs(self, shares):
+        """(Needs, program, rows, the least budget), with blocks outside of layers in slots of layers if shares."""
+        layout = Layout(copy.deepcopy(self.blocks))
+        if shares:
+            layout.share_rest()
+        memory = self.memory or self.default_bytes()
+        args = (layout, self.drives, memory, self.how, self.device, self.pinned_memory, False, self.trace)
+        needs = memory_plan.Needs(*args)
+        return needs, *needs.described(memory)
+
+    def default_bytes(self):
+        """memory= by default: half of the machine's memory."""
+        there = self.machine.size("host", "memory") if self.machine.named else None
+        return there // 2 if there else shared_budget.within()
+
+    def at_least(self):
+        """The least budget that works."""
+        return min(self.needs(shares)[3] for shares in (False, True))
+
+    def figures(self):
+        """The figures of a plan, without what other plans would say. Raises BudgetError."""
+        began = time.perf_counter()
+        needs, program, rows, least = self.needs(False)
+        budget = self.memory or max(self.default_bytes(), least)
+        if budget < least:
+            needs, program, rows, least = self.needs(True)
+        there = self._there(needs.layout)
+        handle = self.machine.handle(self.device)
+        made, code, diag = program.plan(budget, there, handle)
+        native.check(code, diag)
+        times = native.filled("struct shore_plan_times", lib.shore_plan_times, made)
+        memory, sums = self._memory(needs, program, made), memory_plan.sums_of(made)
+        fates = {name: memory_plan.fate_of(made, rows[name]) for name in ("pages", "gradients", "spare") if rows[name]}
+        lanes: dict[str, float] = {}
+        for lane in range(lib.SHORE_LANES):  # those of one name count as the busier one
+            name = native.text(lib.shore_lane_name(lane))
+            lanes[name] = max(lanes.get(name, 0.0), times.lane_seconds[lane])
+        step = times.step_seconds
+        return {
+            "model": self.name,
+            "rates": self.machine.said,
+            "budget_bytes": budget,
+            "minimum_bytes": least,
+            "comfortable_bytes": sums.comfortable_bytes,
+            "peak_bytes": sum(memory.values()),
+            "memory": memory,
+            "disk_bytes": needs.disk_bytes(self.room),
+            "link_bytes": self._link_bytes(needs, times, fates),
+            "drive_read_bytes": times.drive_read_bytes,
+            "drive_write_bytes": times.drive_write_bytes,
+            "parameters": sum(t.elems for block in self.blocks for t in block.tensors if not block.buffers),
+            "tokens": self.trace.tokens,
+            "step_seconds": step,
+            "tokens_per_second": self.trace.tokens / step if step else 0.0,
+            "bound": native.text(lib.shore_lane_name(times.bound)),
+            "lanes": lanes,
+            "activations": self._activations(),
+            "written_bytes_per_day": int(times.drive_write_bytes / step * DAY_SECONDS) if step else 0,
+            "plan_seconds": time.perf_counter() - began,
+        }
+
+    def _link_bytes(self, needs, times, fates):
+        """Bytes between the host and the drives, as metrics count them: what has memory takes other ways."""
+        layout = needs.layout
+        trained = {b: 4 * layout.elems(b) for b, block in enumerate(layout.blocks) if block.trains}
+        gradients, state = sum(trained.values()), min(fates["spare"].bytes, needs.state)
+        on_drives = 1 - state / needs.state if needs.state else 0.0
+        spilled = max(0, gradients - fates["gradients"].bytes) * on_drives
+        shares = {b for side in layout.sides() for b in side}
+        if "pages" in fates and fates["pages"].count == len(layout.layers()):
+            shares = set()
+        handed_back = sum(needs.page_bytes(b) for b in trained if b not in shares)
+        fetched = times.link_bytes - gradients
+        return int((gradients + handed_back) * on_drives + spilled + state + fetched)
+
+    def _there(self, layout):
+        """Bytes of a device's memory for parameters, beside what PyTorch holds there."""
+        if self.gpu_memory is None:
+            return memory_plan.ALL_BYTES
+        beside, least = sum(self._beside().values()) + self.gpu_memory.beside, layout.memory_bytes(0)
+        if self.gpu_memory.limit < beside + least:
+            what = f"{self.name} with {self.trace.tokens} tokens"
+            raise BudgetError(self.gpu_memory.too_little(beside + least, what), lib.SHORE_EBUDGET)
+        return max(self.gpu_memory.limit - beside, layout.memory_bytes(1))
+
+    def _memory(self, needs, program, made):
+        """Bytes by class when a step needs most: what the engine holds, and what PyTorch does."""
+        out: dict[str, int] = {}
+        for name, tensor in program.rows:
+            fate = memory_plan.fate_of(made, tensor)
+            if fate.way == lib.SHORE_WAY_KEEP and name in CLASS_OF:
+                most = needs.state if name == "state" else fate.bytes * fate.count
+                out[CLASS_OF[name]] = out.get(CLASS_OF[name], 0) + min(fate.bytes * fate.count, most)
+        for name, nbytes in self._beside().items():
+            out[name] = out.get(name, 0) + nbytes
+        return out
+
+    def _beside(self):
+        """What PyTorch holds at the worst moment of a step: saved activations, logits, and temporaries."""
+        trace, keeps, held, worst = self.trace, self.how["activations"] == "memory", 0, (0, 0, 0)
+        for unit in trace.units:
+            before, held = held, held + unit.saved_bytes * keeps
+            for kept, temporary in ((before, unit.forward_temporary_bytes), (held, unit.backward_temporary_bytes)):
+                worst = max(worst, (kept + temporary, kept, temporary))
+        _, kept, temporary = worst
+        logits = min(trace.logits_bytes, temporary)
+        return {"activations": kept, "logits": logits, "workspace": temporary - logits + trace.inputs_bytes}
+
+    def _activations(self):
+        saved, keeps = self.trace.saved_bytes, self.how["activations"] == "memory"
+        return {"kept": saved * keeps, "recomputed": 0, "offloaded": saved * (not keeps)}
+
+
+# ---- what a change would buy -----------------------------------------------------------------------------------------
+# Each returns what it changes in a case; None: it is so already, or cannot be.
+
+
+def _more_memory(case):
+    return {"memory": 2 * case.memory}
+
+
+def _more_drives(case):
+    def add(described):
+        if described.get("drives"):
+            described["drives"].append({**described["drives"][-1], "device": ""})
+
+    return {"drives": [*case.drives, case.drives[-1]], "machine": case.machine.changed(add)}
+
+
+def _faster_link(case):
+    def double(described):
+        for part in ("link", "bus"):
+            for key, rate in described.get(part, {}).items():
+                described[part][key] = 2 * native.size(rate, key)
+
+    return {"machine": case.machine.changed(double)}
+
+
+def _smaller_moments(case):
+    has = case.how.get("trains", True) and case.how["optimizer"] != "sgd" and case.how["moments"] != "8bit"
+    return {"how": {**case.how, "moments": "8bit"}} if has else None
+
+
+def _compressed(case):
+    may = case.how.get("trains", True) and not case.how["compress"]
+    return {"how": {**case.how, "compress": 0.01}} if may else None
+
+
+def _larger_batch(case):
+    return {"trace": case.trace.times(2)}
+
+
+def _lora(case):
+    if not all(block.trains or block.buffers for block in case.blocks):
+        return None
+    blocks, trace = with_adapters(case.blocks, case.trace, LORA_RANK)
+    return {"blocks": blocks, "trace": trace}
+
+
+CHANGES = {
+    "twice the memory, {memory}": _more_memory,
+    "one more drive, {drives}": _more_drives,
+    "a link twice as fast": _faster_link,
+    "8-bit moments": _smaller_moments,
+    "gradients compressed to 1 %": _compressed,
+    "a batch twice as large": _larger_batch,
+    f"LoRA of rank {LORA_RANK}": _lora,
+}
+
+
+def with_adapters(blocks, trace, rank):
+    """(blocks, trace) of a model that is frozen, with adapters of this rank beside the matrices of layers."""
+    out, of_layer = [], {}
+    for block in blocks:
+        out.append(replace(block, tensors=[replace(t, trains=False) for t in block.tensors], trains=False))
+        added = [
+            replace(t, name=f"{t.name}.lora{side}", names=[], shape=(rank, t.shape[side]), trains=True)
+            for t in block.tensors
+            for side in range(2)
+            if block.layer and len(t.shape) == 2
+        ]
+        if added:
+            out.append(replace(block, name=f"{block.name}.lora", tensors=added, trains=True))
+            of_layer.setdefault(block.module, []).extend(t.name for t in added)
+    units = [
+        replace(
+            unit,
+            parameters=[*unit.parameters, *of_layer.get(unit.name, ())],
+            backward=[w for w in unit.backward if w.kind != "product_weight"],
+        )
+        for unit in trace.units
+    ]
+    return out, replace(trace, units=units)
+
+
+def _with_budget(cases, parts):
+    """The cases, each with the budget that it has got."""
+    return [replace(case, memory=part["budget_bytes"]) for case, part in zip(cases, parts)]
+
+
+def what_if(cases, parts):
+    """[{"change", "step_seconds", "tokens_per_second", "budget_bytes"}] of each change that can be made."""
+    out, cases = [], _with_budget(cases, parts)
+    said = {"memory": native.readable(2 * sum(c.memory for c in cases)), "drives": len(cases[0].drives) + 1}
+    for text, change in CHANGES.items():
+        changes = [change(case) for case in cases]
+        if not any(changes):
+            continue
+        try:
+            found = together([replace(case, **(c or {})).figures() for case, c in zip(cases, changes)])
+        except BudgetError:
+            continue
+        told = {key: found[key] for key in ("step_seconds", "tokens_per_second", "budget_bytes")}
+        out.append({"change": text.format(**said), **told})
+    return out
+
+
+def useful_bytes(case, figures):
+    """The budget above which a step gets no faster, by a few plans."""
+    least, enough = figures["minimum_bytes"], max(figures["comfortable_bytes"], figures["minimum_bytes"])
+
+    def step(memory):
+        return replace(case, memory=memory).figures()["step_seconds"]
+
+    limit = step(enough) * NO_FASTER
+    if step(least) <= limit:
+        return least
+    for _ in range(USEFUL_PLANS):
+        middle = (least + enough) // 2
+        least, enough = (least, middle) if step(middle) <= limit else (middle, enough)
+    return enough
+
+
+def together(parts):
+    """The figures of models that compute one after the other in each step."""
+    if len(parts) == 1:
+        return parts[0]
+    first, out = parts[0], {}
+    for key, value in first.items():
+        each = [part[key] for part in parts]
+        if isinstance(value, dict):
+            out[key] = {name: sum(of.get(name, 0) for of in each) for of in each for name in of}
+        elif isinstance(value, (int, float)) and key != "tokens":
+            out[key] = sum(each)
+        else:
+            out[key] = value
+    out["model"] = " and ".join(part["model"] for part in parts)
+    out["bound"] = max(out["lanes"], key=out["lanes"].get)
+    out["tokens_per_second"] = out["tokens"] / out["step_seconds"] if out["step_seconds"] else 0.0
+    return out
+
+
+def forecast(cases, tbw=None):
+    """The whole Forecast of cases, of models that compute one after the other in each step. tbw: bytes that a drive may
+    write in its life."""
+    began = time.perf_counter()
+    parts = [{**case.figures(), "minimum_bytes": case.at_least()} for case in cases]
+    figures = together(parts)
+    figures["useful_bytes"] = sum(useful_bytes(case, part) for case, part in zip(cases, parts))
+    if tbw is not None:
+        each = figures["written_bytes_per_day"] / len(cases[0].drives)
+        figures["days_until_tbw"] = tbw / each if each else math.inf
+    figures["notes"] = [note for case in cases for note in case.trace.notes()]
+    figures["what_if"] = what_if(cases, parts)
+    if len(cases) > 1:
+        figures["models"] = parts
+    figures["plan_seconds"] = time.perf_counter() - began
+    return Forecast(figures)
+
+
+# ---- for people ------------------------------------------------------------------------------------------------------
+
+
+def table(figures):
+    """The figures as a table."""
+    size, moved = native.readable, ("link_bytes", "drive_read_bytes", "drive_write_bytes")
+    link, read, written = (size(figures[key]) for key in moved)
+    kept, again, away = (size(figures["activations"][key]) for key in ("kept", "recomputed", "offloaded"))
+    rate = figures["tokens_per_second"]
+    rows = [
+        ("model", f"{figures['model']}: {figures['parameters']:,} parameters"),
+        ("batch", f"{figures['tokens']:,} tokens"),
+        ("machine", figures["rates"]),
+        (
+            "budget",
+            f"{size(figures['budget_bytes'])}; at least {size(figures['minimum_bytes'], up=True)}; no faster "
+            f"from {size(figures['useful_bytes'], up=True)} on",
+        ),
+        ("peak", f"{size(figures['peak_bytes'])}: {_listed(figures['memory'], size)}"),
+        ("activations", f"{kept} kept, {again} computed again, {away} on drives"),
+        ("disk", size(figures["disk_bytes"])),
+        (
+            "a step",
+            f"{seconds(figures['step_seconds'])}, bound by {figures['bound']}: {_listed(figures['lanes'], seconds)}",
+        ),
+        ("tokens", f"{rate:,.3g} a second, {rate * DAY_SECONDS:,.3g} a day"),
+        ("moved", f"{link} over the link, {read} read, {written} written"),
+        (
+            "wear",
+            f"{size(figures['written_bytes_per_day'])} written a day"
+            + (f"; a drive lasts {figures['days_until_tbw']:.3g} days" if "days_until_tbw" in figures else ""),
+        ),
+        *(("note", note) for note in figures["notes"]),
+    ]
+    lines = [f"{label:12}{text}" for label, text in rows]
+    lines += ["", "What a change would buy, in tokens a second:"]
+    for change in figures["what_if"]:
+        gain = change["tokens_per_second"] / rate if rate else 0
+        lines.append(f"  {change['change']:38}{seconds(change['step_seconds']):>12} a step{gain:8.2f}x")
+    return "\n".join(lines)
+
+
+def seconds(value):
+    """A time for people."""
+    return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"
+
+
+def _listed(parts, said):
+    return ", ".join(f"{name} {said(value)}" for name, value in parts.items() if value)

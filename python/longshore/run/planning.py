@@ -1,0 +1,270 @@
+"""longshore.plan(): says what a run will take before anything is made."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import native
+from ..drives.layout import Layout
+from ..errors import BudgetError, LongshoreError
+from ..model import blocks as tree, placement, trace as tracing
+from ..native import lib
+from ..step.optimizers import told
+from . import forecast, init, machine as machines, memory_plan, shared_budget
+from .device_memory import DeviceBudget, counted
+from .engine_surface import refuse_engine
+from .options import DTYPE_OF, NAME_OF, Options
+from .wrap import BUFFERS_BYTES, wrap
+
+SEQUENCE = 1, 1024  # sequences and tokens of each, where no batch is given; fewer tokens if the model takes no more
+
+
+def plan(
+    model: Any,
+    batch: Any = None,
+    *,
+    machine: str | os.PathLike | Mapping | None = None,
+    loss_fn: Any = None,
+    tbw: int | str | None = None,
+    **options: Any,
+) -> forecast.Forecast:
+    """Says what a run will take before anything is made: memory, disk, time, what the drives write, and what a change
+    would buy. It needs no weights and no data: the model may lie on the meta device.
+
+    Example::
+
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+        print(longshore.plan(model, (4, 1024), memory="8GiB", drives=2))
+
+    Args:
+        model: An nn.Module, on the meta device or with values; a configuration of transformers; a directory with
+            config.json; or a list of several, which share memory=: those without trained parameters compute forward
+            alone.
+        batch: An example batch: a dict of the model's keyword arguments, a tuple of its positional ones, or one tensor;
+            for a language model also (sequences, tokens). Default: one sequence of 1,024 tokens.
+        machine: A file that describes a machine, the name of a description that comes with the library, or the
+            description itself. Its drives are the run's, and its memory counts. Default: this machine, as `python -m
+            longshore machine` has measured it; otherwise rates are assumed, and the result says so.
+        loss_fn: Computes the loss as loss_fn(output). Default: output.loss, or else the sum of all outputs.
+        tbw: Bytes that a drive may write in its life, such as "600TB".
+        options: wrap()'s: drives (also their number), memory, gpu_memory, pinned_memory, optimizer, storage, moments,
+            activations, activation_room, compress, layers, device, trains.
+
+    Returns:
+        A mapping with the keys of `longshore plan --json`. print() of it shows a table.
+
+    Raises:
+        BudgetError: A budget is below the least; the message has the minimum.
+        ValueError: An option has an impossible value, or a module has no batch.
+    """
+    found = machines.of(machine)
+    written = None if tbw is None else native.size(tbw, "tbw")
+    if isinstance(model, (list, tuple)):
+        return _together(model, batch, found, loss_fn, written, options)
+    return forecast.forecast([_case(model, batch, found, loss_fn, options)], written)
+
+
+def _options(model, given):
+    """wrap()'s Options with its defaults."""
+    defaults = {name: p.default for name, p in inspect.signature(wrap).parameters.items() if name != "model"}
+    for name in given:
+        if name not in defaults:
+            raise TypeError(
+                f"longshore.plan: takes no {name}=; it takes machine, loss_fn, tbw and the options of wrap()"
+            )
+    options = Options(**{**defaults, **given})
+    numbers, _, _ = told(model, options.optimizer, options.groups, options.numbers())
+    options.take(numbers)
+    options.check(numbers)
+    return options, numbers
+
+
+def _case(model, batch, machine, loss_fn, given):
+    model, name = _module(model)
+    batch = _batch(model, batch)
+    drives, given = _drives(given, machine)
+    options, numbers = _options(model, given)
+    compute = tree.dtype_of(model)
+    options.check_storage(compute)
+    device = _device(model, options, machine)
+    options.check_place(device)
+    blocks = tree.partition(model, options.layers)
+    tree.mark_rest(blocks, model)
+    blocks += tree.of_buffers(model, BUFFERS_BYTES)
+    layout = Layout(blocks)
+    how = {**options.record(numbers, compute), "default_memory": options.memory is None}
+    how["handed_back"] = NAME_OF[layout.handed_back(compute, DTYPE_OF[options.storage])]
+    trains = options.trains and any(block.trains for block in blocks)
+    how.update({} if trains else {"trains": False})
+    trace = _trace(model, batch, None if machine.named else device, loss_fn, options.layers, blocks)
+    memory = None if options.memory is None else native.size(options.memory)
+    room = 0 if options.activation_room is None else native.size(options.activation_room, "activation_room")
+    budgets = _budgets(model, options, machine, device)
+    if not machine.named:
+        shared_budget.within(memory or 0)
+    return forecast.Case(name, blocks, trace, how, machine, drives, memory, device, room=room, **budgets)
+
+
+def _trace(model, batch, device, loss_fn, layers, blocks):
+    """The Trace on a device, or else on the CPU, or else of the blocks alone."""
+    for where in dict.fromkeys((device, None)):
+        try:
+            return tracing.trace(model, batch, where, loss_fn, layers)
+        except tracing.Untraceable as failure:
+            why = str(failure)
+    return tracing.from_blocks(blocks, tracing.tokens_of(batch), why)
+
+
+def _module(model):
+    """(the module, its name) of what was given: a module, a configuration, or a directory with config.json."""
+    if isinstance(model, nn.Module):
+        refuse_engine(model, "longshore.plan", "give it the model, before wrap()")
+        tree.refuse_lazy(model)
+        tree.check(model)
+        return model, type(model).__name__
+    if isinstance(model, (str, os.PathLike)):
+        path = os.fspath(model)
+        if not os.path.isfile(os.path.join(path, "config.json")):
+            raise ValueError(f"longshore.plan: {path!r} is no directory with a config.json")
+        import transformers
+
+        model = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
+        return _of_config(model), path
+    if hasattr(model, "model_type") and hasattr(model, "to_dict"):
+        return _of_config(model), type(model).__name__
+    raise ValueError(
+        f"longshore.plan: {type(model).__name__} is no nn.Module, no configuration of transformers and no directory "
+        "with a config.json"
+    )
+
+
+def _of_config(config):
+    """A configuration's model on the meta device: of the class that it names, or else for causal language."""
+    import transformers
+
+    named = next(iter(getattr(config, "architectures", None) or ()), "")
+    kind = getattr(transformers, named, None)
+    with torch.device("meta"):
+        return kind(config) if kind is not None else transformers.AutoModelForCausalLM.from_config(config)
+
+
+def _batch(model, batch):
+    config = getattr(model, "config", None)
+    vocabulary = getattr(config, "vocab_size", None)
+    sizes = isinstance(batch, tuple) and len(batch) == 2 and all(isinstance(n, int) for n in batch)
+    if batch is not None and not sizes:
+        return batch
+    if vocabulary is None:
+        raise ValueError(
+            f"longshore.plan: {type(model).__name__} is no language model of transformers, so it needs an example "
+            "batch: a dict, a tuple or a tensor, which may lie on the meta device"
+        )
+    most = getattr(config, "max_position_embeddings", None) or SEQUENCE[1]
+    sequences, length = batch or (SEQUENCE[0], min(SEQUENCE[1], most))
+    if min(sequences, length) < 1:
+        raise ValueError(f"longshore.plan: batch={batch!r}; both numbers are 1 or more")
+    ids = torch.zeros((sequences, length), dtype=torch.long, device="meta")
+    return {"input_ids": ids, "labels": ids}
+
+
+def _drives(given, machine):
+    """(paths of drives, the other options). drives= may be their number."""
+    given = dict(given)
+    asked = given.pop("drives", None)
+    if isinstance(asked, int) and not isinstance(asked, bool):
+        if asked < 1:
+            raise ValueError(f"longshore.plan: drives={asked}; it is their paths, or their number, 1 or more")
+        return ["longshore-drive.volume"] * asked, given
+    named = len(machine.drives) if machine.named else 0
+    return init.drives_of(asked) or ["longshore-drive.volume"] * (named or 1), given
+
+
+def _device(model, options, machine):
+    """What the model computes on; None: the CPU."""
+    if options.device is None and machine.named:
+        return torch.device("cuda") if machine.size("gpu", "memory") else None
+    if options.device is not None and machine.named:
+        where = torch.device(options.device)
+        return None if where.type == "cpu" else where
+    return placement.of(model, options.device, f"longshore.plan: device={options.device!r}")
+
+
+def _budgets(model, options, machine, device):
+    """The budgets of a device, as a Case has them."""
+    given = {"gpu_memory": options.gpu_memory, "pinned_memory": options.pinned_memory}
+    given = {name: native.size(size, name) for name, size in given.items() if size is not None}
+    memory_plan.refuse_budgets(device, given.get("gpu_memory"), given.get("pinned_memory"))
+    if device is not None and machine.named:
+        there = machine.size("gpu", "memory")
+        limit = given.get("gpu_memory") or (there * 9 // 10 if there else None)
+        beside = sum(b.nbytes for b in model.buffers())
+        given["gpu_memory"] = None if limit is None else DeviceBudget(limit, "gpu_memory" in given, beside=beside)
+        given.setdefault("pinned_memory", machine.size("gpu", "pinned"))
+        return given
+    return counted(given, device, model)
+
+
+def _together(models, batch, machine, loss_fn, tbw, options):
+    """The Forecast of several models in one budget, one after the other in each step."""
+    if not models:
+        raise ValueError("longshore.plan: an empty list of models")
+    memory = options.pop("memory", None) if "memory" in (options := dict(options)) else None
+    batches = batch if isinstance(batch, list) else [batch] * len(models)
+    cases = [_case(model, b, machine, loss_fn, options) for model, b in zip(models, batches)]
+    budget = cases[0].default_bytes() if memory is None else native.size(memory)
+    least = [case.at_least() for case in cases]
+    if budget < sum(least):
+        raise BudgetError(_too_little(budget, sum(least), cases), lib.SHORE_EBUDGET)
+    left = (budget - sum(least)) // len(cases)
+    return forecast.forecast([replace(case, memory=n + left) for case, n in zip(cases, least)], tbw)
+
+
+def _too_little(budget, least, cases):
+    names = " and ".join(case.name for case in cases)
+    return (
+        f"memory={native.readable(budget)} is too little for {names} together: minimum "
+        f"{native.readable(least, up=True)}"
+    )
+
+
+def main(arguments):
+    """python -m longshore plan MODEL|CONFIG ...: prints the plan. Returns the exit status."""
+    import argparse
+
+    parser = argparse.ArgumentParser(
+        prog="python -m longshore plan", description="Says what training a model with the package will take."
+    )
+    parser.add_argument("model", help="directory with a config.json, or such a file")
+    parser.add_argument("--batch", type=int, default=SEQUENCE[0], metavar="S", help="sequences of a step")
+    parser.add_argument("--seq-len", type=int, metavar="T", help="tokens of each")
+    parser.add_argument("--machine", metavar="FILE", help="describes the machine, instead of this one")
+    parser.add_argument("--drives", type=int, metavar="N", help="number of drives")
+    parser.add_argument("--tbw", metavar="SIZE", help="bytes that a drive may write in its life")
+    parser.add_argument("--json", action="store_true", help="prints JSON")
+    for name in ("memory", "gpu-memory", "pinned-memory", "optimizer", "storage", "moments", "activations", "device"):
+        parser.add_argument(f"--{name}", metavar="X", help=f"wrap()'s {name.replace('-', '_')}=")
+    parser.add_argument("--compress", metavar="X", help="wrap()'s compress=")
+    given = {key: value for key, value in vars(parser.parse_args(arguments)).items() if value is not None}
+    as_json, path, sequences = given.pop("json"), given.pop("model"), given.pop("batch")
+    path = os.path.dirname(path) or "." if os.path.basename(path) == "config.json" else path
+    length = given.pop("seq_len", None)
+    try:
+        model, name = _module(path)
+        most = getattr(model.config, "max_position_embeddings", None) or SEQUENCE[1]
+        found = plan(model, (sequences, length or min(SEQUENCE[1], most)), **given)
+    except (LongshoreError, ValueError, OSError) as failure:
+        print(f"python -m longshore plan: {native.first_line(failure)}", file=sys.stderr)
+        return 2 if getattr(failure, "code", None) == lib.SHORE_EBUDGET else 1
+    found = forecast.Forecast({**found, "model": name})
+    print(json.dumps(dict(found)) if as_json else found)
+    return 0

@@ -1,0 +1,226 @@
+"""longshore.plan(): what a run will take, before it begins."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import longshore
+import models
+from longshore import native
+from longshore.run import planning
+from test_trace import ConvNet
+
+MIB = 1 << 20
+MACHINE = {
+    "name": "rack",
+    "host": {"memory": 64 << 30},
+    "drives": [{"read": 2e9, "write": 1e9}] * 2,
+    "compute": {"products": {"fp32": 1e12, "rows": {"fp32": 5e10}}},
+}
+WITH_GPU = {**MACHINE, "gpu": {"memory": 8 << 30, "pinned": 4 << 30}, "bus": {"in": 1e10, "out": 1e10}}
+CHANGES = 7
+
+
+@pytest.fixture(autouse=True)
+def assumed(monkeypatch):
+    monkeypatch.setenv("LONGSHORE_MACHINE", "none")
+
+
+def tokens():
+    return models.tokens(1)[0]
+
+
+def config_of(directory):
+    models.llama().config.save_pretrained(directory)
+    return directory
+
+
+def test_a_plan_has_the_keys_of_the_programs_and_adds_up():
+    found = longshore.plan(models.gpt2(), tokens(), memory="64MiB")
+    sums = ("step_seconds", "tokens_per_second", "minimum_bytes", "useful_bytes", "peak_bytes", "disk_bytes")
+    moved = ("link_bytes", "drive_read_bytes", "drive_write_bytes", "written_bytes_per_day", "plan_seconds")
+    for key in (*sums, *moved):
+        assert found[key] >= 0, key
+    assert found["budget_bytes"] == 64 * MIB and found["tokens"] == 24
+    assert sum(found["memory"].values()) == found["peak_bytes"]
+    assert set(found["activations"]) == {"kept", "recomputed", "offloaded"}
+    assert found["bound"] in found["lanes"] and max(found["lanes"].values()) <= found["step_seconds"] * (1 + 1e-9)
+    assert len(found["what_if"]) == len({change["change"] for change in found["what_if"]}) == CHANGES
+    assert all(change["step_seconds"] > 0 for change in found["what_if"])
+    assert found["minimum_bytes"] <= found["useful_bytes"]
+    assert "assumed" in found["rates"] and found["rates"] in str(found)
+    assert json.loads(json.dumps(dict(found))) == dict(found)
+
+
+def test_wrap_takes_the_minimum_and_refuses_a_mebibyte_less(tmp_path):
+    model = models.gpt2()
+    least = longshore.plan(model, tokens())["minimum_bytes"]
+    with pytest.raises(longshore.BudgetError):
+        longshore.plan(model, tokens(), memory=least - MIB)
+    with pytest.raises(longshore.BudgetError):
+        longshore.wrap(model, run=tmp_path / "a", memory=least - MIB)
+    longshore.plan(model, tokens(), memory=least)
+    longshore.wrap(model, run=tmp_path / "a", memory=least).close()
+
+
+def test_what_a_step_moves_is_what_metrics_count(tmp_path):
+    memory = 24 * MIB
+
+    def make():
+        return nn.Sequential(*(nn.Linear(512, 512) for _ in range(8)))
+
+    found = longshore.plan(make(), (torch.randn(4, 512),), memory=memory)
+    engine = longshore.wrap(make(), run=tmp_path / "run", memory=memory, lr=1e-4)
+    for _ in range(4):
+        engine.backward(engine(torch.randn(4, 512)).sum())
+        engine.step()
+    engine.close()
+    told = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    for key, within in {"drive_read_bytes": 0.15, "drive_write_bytes": 0.15, "link_bytes": 0.25}.items():
+        assert found[key] == pytest.approx(told[key], rel=within), key
+
+
+def test_the_model_lies_on_the_meta_device_or_has_values_or_is_a_configuration(tmp_path):
+    def figures(found):
+        return {k: v for k, v in found.items() if k not in ("plan_seconds", "model")}
+
+    model, batch = models.llama(), (2, 12)
+    with torch.device("meta"):
+        there = models.llama()
+    expected = figures(longshore.plan(model, batch))
+    for other in (there, model.config, config_of(tmp_path), str(tmp_path)):
+        assert figures(longshore.plan(other, batch)) == expected
+    assert not model.config.tie_word_embeddings and expected["parameters"] == sum(p.numel() for p in model.parameters())
+
+
+def test_any_module_with_an_example_batch():
+    for batch in ((torch.randn(4, 3, 16, 16),), torch.randn(4, 3, 16, 16), {"x": torch.randn(4, 3, 16, 16)}):
+        found = longshore.plan(ConvNet(), batch, loss_fn=lambda output: output.square().mean())
+        assert found["tokens"] == 4 and found["memory"]["logits"] == 0
+
+
+def test_a_machines_memory_and_drives_count(tmp_path):
+    path = tmp_path / "rack.json"
+    path.write_text(json.dumps(MACHINE))
+    found = longshore.plan(models.gpt2(), tokens(), machine=path)
+    assert found["budget_bytes"] == 32 << 30 and str(path) in found["rates"]
+    assert "one more drive, 3" in [change["change"] for change in found["what_if"]]
+    assert longshore.plan(models.gpt2(), tokens(), machine=MACHINE, memory="2TiB")["budget_bytes"] == 2 << 40
+    slow = {**MACHINE, "compute": {"products": {"fp32": 1e9}}}
+    assert longshore.plan(models.gpt2(), tokens(), machine=slow)["step_seconds"] > 4 * found["step_seconds"]
+
+
+def test_an_accelerator_of_a_machine_has_a_budget_of_its_own():
+    found = longshore.plan(models.llama(), tokens(), machine=WITH_GPU)
+    assert found["lanes"]["bus_in"] + found["lanes"]["bus_out"] > 0
+    with pytest.raises(longshore.BudgetError, match="gpu_memory=.*minimum"):
+        longshore.plan(models.llama(), tokens(), machine=WITH_GPU, gpu_memory="100KiB")
+    on_cpu = longshore.plan(models.llama(), tokens(), machine=WITH_GPU, device="cpu")
+    assert on_cpu["lanes"]["bus_in"] == 0
+
+
+def test_what_changes_buy():
+    batch, how = (8, 12), {"machine": MACHINE, "memory": "64MiB"}
+    found = longshore.plan(models.llama(), batch, **how)
+    buys = {change["change"].split(",")[0]: change for change in found["what_if"]}
+    assert buys["twice the memory"]["budget_bytes"] == 128 * MIB
+    assert buys["a batch twice as large"]["step_seconds"] > found["step_seconds"]
+    assert buys["LoRA of rank 16"]["step_seconds"] < found["step_seconds"]
+    small = longshore.plan(models.llama(), batch, moments="8bit", compress=0.01, **how)
+    assert len(small["what_if"]) == CHANGES - 2
+    assert small["disk_bytes"] < found["disk_bytes"]
+
+
+def test_several_models_share_a_budget():
+    policy, reference = models.llama(), models.llama().requires_grad_(False)
+    found = longshore.plan([policy, reference], (2, 12), memory="64MiB")
+    alone = longshore.plan(policy, (2, 12), memory="32MiB")
+    assert found["budget_bytes"] <= 64 * MIB and len(found["models"]) == 2
+    assert alone["step_seconds"] < found["step_seconds"] < 1.8 * alone["step_seconds"]  # which computes forward alone
+    assert found["minimum_bytes"] == sum(part["minimum_bytes"] for part in found["models"])
+    assert len(found["what_if"]) >= 5
+    with pytest.raises(longshore.BudgetError, match="LlamaForCausalLM and LlamaForCausalLM together: minimum"):
+        longshore.plan([policy, reference], (2, 12), memory=found["minimum_bytes"] - 1)
+
+
+def test_what_cannot_be_traced_is_planned_from_its_blocks_and_said():
+    class Reads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+        def forward(self, x):
+            return self.layers[0](x) * float(x.detach().numpy().sum())
+
+    found = longshore.plan(Reads(), torch.randn(4, 8))
+    assert len(found["notes"]) == 1 and "planned from its blocks" in found["notes"][0]
+    assert found["notes"][0] in str(found) and found["step_seconds"] > 0
+
+
+def test_what_values_decide_is_said():
+    model = models.deepseek()
+    found = longshore.plan(model, (2, 12))
+    assert all("the plan is for one case of" in note for note in found["notes"])
+
+
+BAD = {
+    "no directory with a config.json": lambda: longshore.plan("nowhere"),
+    "int is no nn.Module": lambda: longshore.plan(5),
+    "needs an example batch": lambda: longshore.plan(nn.Linear(4, 4)),
+    "both numbers are 1 or more": lambda: longshore.plan(models.gpt2(), (0, 4)),
+    "takes no colour=": lambda: longshore.plan(models.gpt2(), colour="red"),
+    "drives=0": lambda: longshore.plan(models.gpt2(), drives=0),
+    'moments must be "fp32" or "8bit"': lambda: longshore.plan(models.gpt2(), moments="7bit"),
+    "is not a size": lambda: longshore.plan(models.gpt2(), memory="much"),
+    "gpu_memory= is for a model that computes on an accelerator": lambda: longshore.plan(
+        models.gpt2(), device="cpu", gpu_memory="1GiB"
+    ),
+    'did you mean "drives"': lambda: longshore.plan(models.gpt2(), machine={"drivs": []}),
+    "an empty list": lambda: longshore.plan([]),
+    "is more than": lambda: longshore.plan(models.gpt2(), memory="900TiB"),
+}
+
+
+@pytest.mark.parametrize("said", BAD)
+def test_bad_input_is_one_clear_sentence(said):
+    with pytest.raises((ValueError, TypeError, longshore.LongshoreError)) as failure:
+        BAD[said]()
+    assert said in str(failure.value) and "\n" not in str(failure.value)
+
+
+def test_the_command_prints_what_the_function_returns(tmp_path, capsys):
+    config_of(tmp_path)
+    given = [str(tmp_path / "config.json"), "--batch", "2", "--seq-len", "12", "--memory", "64MiB", "--tbw", "1TB"]
+    assert planning.main([*given, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    expected = longshore.plan(tmp_path, (2, 12), memory="64MiB", tbw="1TB")
+    assert {k: v for k, v in told.items() if k != "plan_seconds"} == {
+        k: v for k, v in expected.items() if k != "plan_seconds"
+    }
+    assert planning.main(given) == 0
+    assert "What a change would buy" in capsys.readouterr().out
+    assert planning.main([*given[:-4], "--memory", "1MiB"]) == 2
+    assert "minimum" in capsys.readouterr().err
+    assert planning.main([str(tmp_path / "nowhere")]) == 1
+
+
+def test_python_m_longshore_plan(tmp_path):
+    config_of(tmp_path)
+    command = [sys.executable, "-m", "longshore", "plan", str(tmp_path), "--seq-len", "8", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=models.HANGS_SECONDS, check=True)
+    assert json.loads(done.stdout)["tokens"] == 8
+
+
+def test_a_large_model_is_planned_on_the_meta_device():
+    from transformers import LlamaConfig
+
+    shape = {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64}
+    config = LlamaConfig(**shape, num_key_value_heads=8, vocab_size=128256, max_position_embeddings=8192)
+    found = longshore.plan(config, (16, 2048), machine=MACHINE)
+    assert found["parameters"] > 70e9 and found["minimum_bytes"] < found["budget_bytes"]
+    assert found["disk_bytes"] > 12 * found["parameters"]
+    assert native.readable(found["disk_bytes"]) in str(found)
