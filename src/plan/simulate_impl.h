@@ -117,6 +117,7 @@ struct shore__simulation {
     struct buffer *buffers;
     uint32_t *buffers_of, nbuffers; /* tensors that are buffers */
     uint32_t *saving, nsaving;      /* tensors that save work */
+    uint32_t *groups;               /* by number: as tensors call them */
     uint32_t *where;                /* of all streams: of the host and of a device */
     double *left;                   /* by tensor: when it has left */
     double *job_at;                 /* by job of all steps */

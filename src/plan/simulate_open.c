@@ -267,23 +267,18 @@ static void sort_uses(struct shore__simulation *s) {
         s->use[s->op[p->use[i].operation].end++] = p->use[i];
 }
 
-static uint32_t group_number(struct shore__simulation *s, uint32_t *groups, uint32_t group) {
+static uint32_t group_number(struct shore__simulation *s, uint32_t group) {
     for (uint32_t i = 0; i < s->ngroups; i++)
-        if (groups[i] == group) return i;
-    groups[s->ngroups] = group;
+        if (s->groups[i] == group) return i;
+    s->groups[s->ngroups] = group;
     return s->ngroups++;
 }
 
-static void read_tensors(struct shore__simulation *s, const struct shore_machine *m, uint32_t *groups) {
+static void read_tensors(struct shore__simulation *s, const struct shore_machine *m) {
     const struct shore_program *p = s->program;
     for (uint32_t t = 0; t < p->ntensors; t++)
-        s->tensor[t] = (struct timed_tensor){SHORE__NONE,
-                                             SHORE__NONE,
-                                             SHORE__NONE,
-                                             SHORE__NONE,
-                                             SHORE__NONE,
-                                             group_number(s, groups, p->tensor[t].group),
-                                             0};
+        s->tensor[t] = (struct timed_tensor){
+            SHORE__NONE, SHORE__NONE, SHORE__NONE, SHORE__NONE, SHORE__NONE, group_number(s, p->tensor[t].group), 0};
     for (uint32_t i = 0; i < p->nuses; i++)
         if (s->use[i].kind == SHORE__MAKES) s->tensor[s->use[i].tensor].maker = s->use[i].operation;
     s->first_gradient = SHORE__NONE;
@@ -351,83 +346,81 @@ static void divide_room(struct shore__simulation *s) {
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
-static int allocate(struct shore__simulation *s, struct shore_diag *diag) {
+struct room {
+    char *memory; /* NULL: how much is needed */
+    size_t bytes;
+};
+
+static void *carve(struct room *r, size_t count, size_t each) {
+    void *at = r->memory ? r->memory + r->bytes : NULL;
+    r->bytes += (count * each + 15) / 16 * 16;
+    return at;
+}
+
+static void divide(struct shore__simulation *s, struct room *r) {
     const struct shore_program *p = s->program;
-    size_t n = p->ntensors + (size_t)1, uses = p->nuses + (size_t)1, ops = p->nops + (size_t)1;
-    s->tensor = calloc(n, sizeof *s->tensor);
-    s->op = calloc(ops, sizeof *s->op);
-    s->use = calloc(uses, sizeof *s->use);
-    s->job = calloc(ops, sizeof *s->job);
-    s->part = calloc(2 * ((size_t)p->ncosts + 1), sizeof *s->part);
-    s->lane = calloc(s->nlanes, sizeof *s->lane);
-    s->busy = calloc(s->nlanes, sizeof *s->busy);
-    s->sharing = calloc(s->nlanes, sizeof *s->sharing);
-    s->active = calloc(2 * n, sizeof *s->active);
-    s->here = calloc(2 * n, sizeof *s->here);
-    s->on = calloc((size_t)s->nlanes * ROUTES, sizeof *s->on);
-    s->stream = calloc(2 * n, sizeof *s->stream);
-    s->entries = calloc(2 * uses, sizeof *s->entries);
-    s->buffers = calloc(2 * (uses + n), sizeof *s->buffers);
-    s->buffers_of = calloc(n, sizeof *s->buffers_of);
-    s->saving = calloc(n, sizeof *s->saving);
-    s->where = calloc(2 * n, sizeof *s->where);
-    s->left = calloc(n, sizeof *s->left);
-    s->job_at = calloc(SHORE__SIMULATED_STEPS * ops, sizeof *s->job_at);
-    s->done = calloc(SHORE__SIMULATED_STEPS * ops * s->nlanes, sizeof *s->done);
-    return s->tensor && s->op && s->use && s->job && s->part && s->lane && s->on && s->stream && s->entries &&
-                   s->busy && s->sharing && s->active && s->here && s->saving && s->buffers && s->buffers_of &&
-                   s->where && s->left && s->job_at && s->done
-               ? 0
-               : shore__fail(diag, -ENOMEM, "out of memory for the time of a step");
+    size_t n = p->ntensors + (size_t)1, uses = p->nuses + (size_t)1, ops = p->nops + (size_t)1, lanes = s->nlanes;
+    s->tensor = carve(r, n, sizeof *s->tensor);
+    s->op = carve(r, ops, sizeof *s->op);
+    s->use = carve(r, uses, sizeof *s->use);
+    s->job = carve(r, ops, sizeof *s->job);
+    s->part = carve(r, 2 * (size_t)p->ncosts, sizeof *s->part);
+    s->lane = carve(r, lanes, sizeof *s->lane);
+    s->busy = carve(r, lanes, sizeof *s->busy);
+    s->sharing = carve(r, lanes, sizeof *s->sharing);
+    s->on = carve(r, lanes * ROUTES, sizeof *s->on);
+    s->stream = carve(r, 2 * n, sizeof *s->stream);
+    s->active = carve(r, 2 * n, sizeof *s->active);
+    s->here = carve(r, 2 * n, sizeof *s->here);
+    s->entries = carve(r, 2 * uses, sizeof *s->entries);
+    s->buffers = carve(r, 2 * (uses + n), sizeof *s->buffers);
+    s->buffers_of = carve(r, n, sizeof *s->buffers_of);
+    s->saving = carve(r, n, sizeof *s->saving);
+    s->groups = carve(r, n, sizeof *s->groups);
+    s->where = carve(r, 2 * n, sizeof *s->where);
+    s->left = carve(r, n, sizeof *s->left);
+    s->job_at = carve(r, SHORE__SIMULATED_STEPS * ops, sizeof *s->job_at);
+    s->done = carve(r, SHORE__SIMULATED_STEPS * ops * lanes, sizeof *s->done);
+}
+
+/* Finds the lanes that work behind operations takes, and those of them that share cores with operations. */
+static void find_busy(struct shore__simulation *s) {
+    for (uint32_t i = 0; i < s->nlanes; i++) {
+        struct lane *l = &s->lane[i];
+        bool updates = i == LANE_LINK_IN || i == LANE_LINK_OUT || i == LANE_BUS_IN || i == LANE_BUS_BOTH;
+        l->done = s->done + (size_t)i * SHORE__SIMULATED_STEPS * (s->program->nops + 1);
+        if (l->behind_seconds <= 0 && !updates) continue;
+        s->busy[s->nbusy++] = l;
+        if (l->slows > 0) s->sharing[s->nsharing++] = l;
+    }
 }
 
 int shore__simulation_open(const struct shore_program *program, const struct shore_machine *machine, bool one_memory,
                            struct shore__simulation **out, struct shore_diag *diag) {
-    struct shore__simulation *s = *out = calloc(1, sizeof *s);
-    uint32_t *groups = malloc((program->ntensors + (size_t)1) * sizeof *groups);
     const struct shore_machine *m = machine ? machine : shore__machine_assumed();
+    struct shore__simulation as = {.program = program, .one_memory = one_memory}, *s;
+    struct room needed = {.memory = NULL};
     struct drives d;
     find_drives(program, m, &d);
-    int rc = s && groups ? 0 : shore__fail(diag, -ENOMEM, "out of memory for the time of a step");
-    if (!rc) {
-        s->program = program;
-        s->one_memory = one_memory;
-        s->nlanes = LANES_OF_HOST + d.nclasses * LANES_OF_DRIVE;
-        rc = allocate(s, diag);
-    }
-    if (!rc) {
-        sort_uses(s);
-        add_lanes(s, m, &d);
-        add_routes(s, m, &d);
-        add_jobs(s, m, &d);
-        add_computing(s, m);
-        read_tensors(s, m, groups);
-        pair_copies(s);
-        divide_room(s);
-        add_commit(s, m, &d);
-    }
-    for (uint32_t i = 0; !rc && i < s->nlanes; i++) {
-        struct lane *l = &s->lane[i];
-        l->done = s->done + (size_t)i * SHORE__SIMULATED_STEPS * (program->nops + 1);
-        if (!(l->behind_seconds > 0) && i != LANE_LINK_IN && i != LANE_LINK_OUT && i != LANE_BUS_IN &&
-            i != LANE_BUS_BOTH)
-            continue;
-        s->busy[s->nbusy++] = l;
-        if (l->slows > 0) s->sharing[s->nsharing++] = l;
-    }
-    free(groups);
-    if (!rc) return 0;
-    shore__simulation_close(s);
-    *out = NULL;
-    return rc;
+    as.nlanes = LANES_OF_HOST + d.nclasses * LANES_OF_DRIVE;
+    divide(&as, &needed);
+    s = *out = calloc(1, sizeof *s + needed.bytes);
+    if (!s) return shore__fail(diag, -ENOMEM, "out of memory for the time of a step");
+    *s = as;
+    divide(s, &(struct room){.memory = (char *)(s + 1)});
+    sort_uses(s);
+    add_lanes(s, m, &d);
+    add_routes(s, m, &d);
+    add_jobs(s, m, &d);
+    add_computing(s, m);
+    read_tensors(s, m);
+    pair_copies(s);
+    divide_room(s);
+    add_commit(s, m, &d);
+    find_busy(s);
+    return 0;
 }
 
 void shore__simulation_close(struct shore__simulation *s) {
-    if (!s) return;
-    void *const owned[] = {s->tensor,  s->op,    s->buffers_of, s->busy,   s->sharing, s->active, s->here,
-                           s->use,     s->job,   s->part,       s->lane,   s->on,      s->stream, s->entries,
-                           s->buffers, s->where, s->left,       s->job_at, s->done};
-    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
-        free(owned[i]);
     free(s);
 }
