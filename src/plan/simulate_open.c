@@ -173,35 +173,21 @@ static void add_computing(struct shore__simulation *s, const struct shore_machin
     s->work[SHORE_LANE_DRIVE_MIXED] = s->work[SHORE_LANE_DRIVE_READ] + s->work[SHORE_LANE_DRIVE_WRITE];
 }
 
-/* The lanes that work behind an operation takes; returns how many. */
-static uint32_t lanes_of(struct shore__simulation *s, const struct shore_machine *m, const struct drives *d,
-                         const struct shore__cost *c, struct lane *lane[2]) {
-    lane[1] = NULL;
-    switch (c->lane) {
-    case SHORE_LANE_BUS_IN:
-    case SHORE_LANE_BUS_OUT:
-        lane[0] = &s->lane[c->lane == SHORE_LANE_BUS_IN ? LANE_BUS_IN : LANE_BUS_OUT];
-        lane[1] = &s->lane[LANE_BUS_BOTH];
-        break;
-    case SHORE_LANE_LINK_IN:
-    case SHORE_LANE_LINK_OUT:
-        lane[0] = &s->lane[c->lane == SHORE_LANE_LINK_IN || m->link_shared ? LANE_LINK_IN : LANE_LINK_OUT];
-        break;
-    case SHORE_LANE_HOST_UPDATE:
-        lane[0] = &s->lane[LANE_HOST_UPDATE];
-        break;
-    case SHORE_LANE_DRIVE_READ:
-    case SHORE_LANE_DRIVE_WRITE:
-        lane[0] = lane_of_drive(s, d, c->drive, c->lane - SHORE_LANE_DRIVE_READ);
-        lane[1] = lane_of_drive(s, d, c->drive, OF_MIXED);
-        break;
-    case SHORE_LANE_DRIVE_UPDATE:
-        lane[0] = lane_of_drive(s, d, c->drive, OF_UPDATE);
-        break;
-    default:
-        return 0;
-    }
-    return lane[1] ? 2 : 1;
+/* The lanes that work behind an operation takes; the second one may be NULL. */
+static void find_lanes(struct shore__simulation *s, const struct drives *d, const struct shore__cost *c,
+                       struct lane *lane[2]) {
+    static const unsigned char of_host[SHORE_LANES] = {[SHORE_LANE_BUS_IN] = LANE_BUS_IN,
+                                                       [SHORE_LANE_BUS_OUT] = LANE_BUS_OUT,
+                                                       [SHORE_LANE_LINK_IN] = LANE_LINK_IN,
+                                                       [SHORE_LANE_LINK_OUT] = LANE_LINK_OUT,
+                                                       [SHORE_LANE_HOST_UPDATE] = LANE_HOST_UPDATE};
+    bool bus = c->lane == SHORE_LANE_BUS_IN || c->lane == SHORE_LANE_BUS_OUT;
+    lane[1] = bus ? &s->lane[LANE_BUS_BOTH] : NULL;
+    lane[0] = &s->lane[of_host[c->lane]];
+    if (lane[0]->as != c->lane && !of_drive(c->lane)) lane[0] = &s->lane[LANE_LINK_IN]; /* one for both directions */
+    if (!of_drive(c->lane)) return;
+    lane[0] = lane_of_drive(s, d, c->drive, c->lane - SHORE_LANE_DRIVE_READ);
+    if (c->lane != SHORE_LANE_DRIVE_UPDATE) lane[1] = lane_of_drive(s, d, c->drive, OF_MIXED);
 }
 
 /* Of a class of drives, the first stands for all: what others do is done by then. Drives of one device add up. */
@@ -223,8 +209,9 @@ static void add_jobs(struct shore__simulation *s, const struct shore_machine *m,
             struct lane *lane[2];
             if (c->operation != o || c->lane == SHORE_LANE_COMPUTE || c->lane == SHORE_LANE_COMMIT) continue;
             s->op[o].job = s->njobs;
-            uint32_t n = counts(m, d, c) ? lanes_of(s, m, d, c, lane) : 0;
-            for (uint32_t l = 0; l < n; l++) {
+            if (!counts(m, d, c)) continue;
+            find_lanes(s, d, c, lane);
+            for (uint32_t l = 0; l < 2 && lane[l]; l++) {
                 double seconds = (double)c->work * lane[l]->each;
                 if (seconds <= 0) continue;
                 s->part[parts++] = (struct job_part){lane[l], seconds};
