@@ -134,10 +134,8 @@ struct ahead {
 static int look_ahead(const struct shore__train_args *args, const struct shore__settings *s,
                       const struct shore__model *model, struct ahead *ahead, struct shore_diag *diag) {
     char text[320];
-    int rc = shore__plan_rates_open(args->machine, s, &ahead->rates, diag);
-    struct shore_machine *machine = ahead->rates.machine;
-    if (machine) machine->gpu_memory = 0; /* this program computes on the processor */
-    struct shore__outlook o = {.settings = s, .model = model, .machine = machine};
+    int rc = shore__plan_rates_open(args->machine, s, false, &ahead->rates, diag);
+    struct shore__outlook o = {.settings = s, .model = model, .machine = ahead->rates.machine};
     if (!rc) rc = shore__outlook_make(&o, true, diag);
     ahead->forecast = o.forecast;
     if (rc || s->quiet) return rc;

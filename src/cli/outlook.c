@@ -22,7 +22,19 @@ static void say_unknown(struct shore__plan_rates *out, uint32_t unknown) {
                       unknown == 1 ? "" : "s");
 }
 
-int shore__plan_rates_open(const char *named, const struct shore__settings *s, struct shore__plan_rates *out,
+/* Chooses what computes. Of a machine that was measured, the GPU's rates are PyTorch's, and the others this program's.
+ */
+static void choose_device(struct shore_machine *m, bool gpu, struct shore__plan_rates *out) {
+    const struct shore__rates *torch = &m->torch_rate[0][0];
+    struct shore__rates *rate = &m->rate[0][0];
+    if (!m->gpu_memory) return;
+    if (!gpu && !m->measured) shore__append(out->from, sizeof out->from, ", which are its GPU's");
+    if (!gpu) m->gpu_memory = 0;
+    for (int i = 0; gpu && m->measured && i < SHORE_WORKS * SHORE_PRECISIONS; i++)
+        if (torch[i].n) rate[i] = torch[i];
+}
+
+int shore__plan_rates_open(const char *named, const struct shore__settings *s, bool gpu, struct shore__plan_rates *out,
                            struct shore_diag *diag) {
     const char *file = named ? named : shore__settings_emulated(s) ? s->emulate : NULL;
     uint32_t n = (uint32_t)s->drives.count, unknown = 0;
@@ -35,8 +47,11 @@ int shore__plan_rates_open(const char *named, const struct shore__settings *s, s
     }
     if (rc && !file) *diag = why;
     if (rc) return rc;
-    snprintf(out->from, sizeof out->from, file ? "rates of %s" : "rates as measured on this machine",
-             out->machine->name);
+    if (file || !out->machine->measured)
+        snprintf(out->from, sizeof out->from, "rates of %s", out->machine->name);
+    else
+        snprintf(out->from, sizeof out->from, "rates as measured on this machine");
+    choose_device(out->machine, gpu, out);
     if (n) unknown = shore__machine_take_drives(out->machine, s->drives.text, n, file != NULL);
     say_unknown(out, unknown);
     return 0;

@@ -16,8 +16,8 @@ struct shore__plan_rates {
     char from[512];                /* where they are from, for people */
 };
 /* The machine that --machine names (NULL: not given), or --emulate; otherwise this one, as `longshore machine` kept it;
- * otherwise none. */
-int shore__plan_rates_open(const char *named, const struct shore__settings *s, struct shore__plan_rates *out,
+ * otherwise none. gpu: a step may compute on its GPU; otherwise on the processor, as this program does. */
+int shore__plan_rates_open(const char *named, const struct shore__settings *s, bool gpu, struct shore__plan_rates *out,
                            struct shore_diag *diag);
 void shore__plan_rates_close(struct shore__plan_rates *rates);
 

@@ -154,7 +154,7 @@ void shore__plan_print(const struct shore__plan_report *r) {
     snprintf(machine, sizeof machine, "%s%s", r->rates,
              !o->machine           ? "; 'longshore machine --drive PATH' measures them"
              : o->facts.one_memory ? ""
-                                   : "; a step computes on its GPU");
+                                   : "; a step computes on its GPU, as from Python");
     sentence("machine", machine);
     print_memory(r);
     row("disk", "%s on %zu drive%s", shore__format_size(o->forecast.disk_bytes).text, s->drives.count,

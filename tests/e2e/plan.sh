@@ -68,9 +68,9 @@ grep -q "too little room on the drives: needs .*, has " "$place/log" && ok "is r
 
 # What was measured of this machine counts, unless another one is named.
 LONGSHORE_MACHINE=$place/machine.json must plan "${shape[@]}"
-grep -q "^machine .*rates as measured on this machine$" "$place/log" && ok "measured rates" || fail "not the measured rates"
+grep -q "^machine .*rates of two drives$" "$place/log" && ok "kept rates" || fail "not the kept rates"
 must plan "${shape[@]}" --machine gpu-24gb
-grep -q "^machine .*rates of gpu-24gb; a step computes on its GPU$" "$place/log" && ok "a known machine" || fail "not the known machine"
+grep -q "^machine .*rates of gpu-24gb; a step computes on its GPU, as from Python$" "$place/log" && ok "a known machine" || fail "not the known machine"
 
 true_of "a GPU has its own memory" "$(bytes "$(sed -nE 's/^ *([0-9.]+ [KMGT]iB) of it on the GPU.*/\1/p' "$place/log")") <= 24000000000"
 must plan "${shape[@]}" --machine gpu-24gb --json
