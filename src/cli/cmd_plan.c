@@ -71,7 +71,7 @@ static int plan(const struct shore__parsed *parsed, void *ctx) {
     struct shore__plan_report report = {.what_if = what_if, .tbw_bytes = a->tbw_bytes};
     bool named = a->drives.count > 0;
     int code = SHORE__EXIT_DONE, room = 0, rc = check(a, parsed, &model, &diag);
-    if (!rc) rc = shore__plan_rates_open(a->machine, s, true, &rates, &diag);
+    if (!rc) rc = shore__plan_rates_open(a->machine, s, a->machine != NULL, &rates, &diag);
     if (!rc && rates.named && rates.machine->cores && !s->threads) s->threads = rates.machine->cores;
     if (!rc && !named) rc = shore__outlook_assume_drives(s, &rates, &diag);
     struct shore__outlook o = {

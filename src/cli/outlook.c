@@ -28,7 +28,8 @@ static void choose_device(struct shore_machine *m, bool gpu, struct shore__plan_
     const struct shore__rates *torch = &m->torch_rate[0][0];
     struct shore__rates *rate = &m->rate[0][0];
     if (!m->gpu_memory) return;
-    if (!gpu && !m->measured) shore__append(out->from, sizeof out->from, ", which are its GPU's");
+    if (!gpu)
+        shore__append(out->from, sizeof out->from, m->measured ? "; train computes on its processor" : ", of its GPU");
     if (!gpu) m->gpu_memory = 0;
     for (int i = 0; gpu && m->measured && i < SHORE_WORKS * SHORE_PRECISIONS; i++)
         if (torch[i].n) rate[i] = torch[i];
