@@ -187,7 +187,7 @@ static void find_lanes(struct shore__simulation *s, const struct drives *d, cons
     if (lane[0]->as != c->lane && !of_drive(c->lane)) lane[0] = &s->lane[LANE_LINK_IN]; /* one for both directions */
     if (!of_drive(c->lane)) return;
     lane[0] = lane_of_drive(s, d, c->drive, c->lane - SHORE_LANE_DRIVE_READ);
-    if (c->lane != SHORE_LANE_DRIVE_UPDATE) lane[1] = lane_of_drive(s, d, c->drive, OF_MIXED);
+    if (c->lane <= SHORE_LANE_DRIVE_WRITE) lane[1] = lane_of_drive(s, d, c->drive, OF_MIXED);
 }
 
 /* Of a class of drives, the first stands for all: what others do is done by then. Drives of one device add up. */

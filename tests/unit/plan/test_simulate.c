@@ -153,6 +153,8 @@ static void reads_and_writes_share_the_mixed_rate(void **state) {
     t = times(&m, &machine);
     is(t.lane_seconds[SHORE_LANE_DRIVE_MIXED], (2 * LAYERS - 2) * 2);
     assert_true(t.step_seconds > apart);
+    shore_program_costs(m.program, 0, SHORE_LANE_DRIVE_MIXED, 0, 100); /* which is not told apart */
+    is(times(&m, &machine).lane_seconds[SHORE_LANE_DRIVE_MIXED], (2 * LAYERS - 2) * 2 + 2);
     shore_program_free(m.program);
 }
 
