@@ -43,7 +43,8 @@ static struct shore__command_line verify_line(void) {
     options[shore__option_find(&line, "json")].help = "one JSON object on one line";
     line.options = options;
     line.without =
-        "out resume overwrite accept-step dry-run stop-at not-a-copy stopped-exit stop-on-usr1 lora tbw machine";
+        "out resume overwrite accept-step dry-run stop-at not-a-copy stopped-exit stop-on-usr1 lora tbw machine "
+        "max-writes-per-day";
     line.command = "verify";
     line.synopsis =
         "verify --init NAME|--model DIR --data FILE... --drive DIR... [--steps N] [--json] [flags of train]";
