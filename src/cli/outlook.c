@@ -224,11 +224,15 @@ static bool larger_batch(const struct shore__outlook *o, struct changed *c) {
     return true;
 }
 
+/* Adapters alone, or all parameters. */
 static bool adapters(const struct shore__outlook *o, struct changed *c) {
     enum { RANK = 16 };
-    c->lora = RANK;
-    SAY(c, "LoRA of rank %d", RANK);
-    return !o->lora && RANK <= o->model->arch.d_model;
+    c->lora = o->lora ? 0 : RANK;
+    if (o->lora)
+        SAY(c, "all parameters trained");
+    else
+        SAY(c, "LoRA of rank %d", RANK);
+    return RANK <= o->model->arch.d_model;
 }
 
 static int plan_change(const struct shore__outlook *o, bool (*change)(const struct shore__outlook *, struct changed *),

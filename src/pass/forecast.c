@@ -110,7 +110,7 @@ static uint64_t padding(const struct shore__facts *f, const struct shore__train_
         uint64_t bytes = shore__layout_elems(m->layout, id.block, segment, count) * each;
         if (id.kind == SHORE__PAGE_TAIL) continue; /* it comes in every step */
         if (p->plan->fate[i].way == SHORE_WAY_KEEP) {
-            kept += t->bytes - bytes;
+            kept += f->lora_rank ? 0 : t->bytes - bytes; /* what stays and is only read crosses no link */
         } else {
             moves += t->bytes;
             crosses += bytes;
@@ -157,7 +157,7 @@ static int fill_times(const struct shore__facts *f, const struct shore_machine *
     uint64_t updates = behind(p->program, SHORE_LANE_LINK_IN, UINT32_MAX) +
                        behind(p->program, SHORE_LANE_LINK_OUT, UINT32_MAX),
              beside = updates + 2 * moved;
-    out->moved[SHORE__MOVED_PARAMETERS].link = out->link_bytes > beside ? out->link_bytes - beside : 0;
+    out->moved[SHORE__MOVED_PARAMETERS].link = out->link_bytes - beside;
     out->moved[SHORE__MOVED_PARAMETERS].read = fetched;
     out->moved[SHORE__MOVED_ACTIVATIONS] = (struct shore__moved_bytes){2 * moved, moved, moved};
     out->moved[SHORE__MOVED_UPDATES] =

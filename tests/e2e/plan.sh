@@ -8,23 +8,28 @@ shape=(--init gpt2-tiny --batch 4 --seq-len 128)
 key() { grep -oE '"'"$1"'":-?[0-9.e+-]+' "$place/log" | sed -n '1s/.*://p'; }
 # adds OBJECT: its values' sum
 adds() { sed -nE 's/.*"'"$1"'":\{([^}]*)\}.*/\1/p' "$place/log" | tr ',' '\n' | awk -F: '{ s += $2 } END { printf "%.0f\n", s }'; }
+# sound NAME: what the plan in the log says of one thing twice is the same
+sound() {
+    local column sum seconds
+    same "$1: memory adds up" "$(adds memory)" "$(key peak_bytes)"
+    for column in link:link_bytes read:drive_read_bytes written:drive_write_bytes; do
+        sum=$(sed -E 's/.*"moved":(.*),"written_bytes_per_day.*/\1/' "$place/log" | grep -oE "\"${column%:*}\":-?[0-9]+" |
+            awk -F: '{ s += $2 } END { printf "%.0f", s }')
+        same "$1: what moves adds up: ${column%:*}" "$sum" "$(key "${column#*:}")"
+    done
+    seconds=$(sed -nE 's/.*"lanes":\{([^}]*)\}.*/\1/p' "$place/log" | tr ',' '\n' | sed 's/.*://' | sort -g | tail -n 1)
+    true_of "$1: no lane works longer than the step" "$seconds <= $(key step_seconds) * 1.000001"
+    true_of "$1: five changes or more" "$(changes) >= 5"
+}
 changes() { grep -oE '"change":"[^"]*"' "$place/log" | sort -u | wc -l; }
 true_of() { awk "BEGIN { exit !($2) }" && ok "$1" || fail "$1: $2"; }
 
 must plan "${shape[@]}" --memory 160MiB --tbw 600TB --json
 documented "plan" "$place/log"
 minimum=$(key minimum_bytes)
-same "memory adds up" "$(adds memory)" "$(key peak_bytes)"
-for column in link:link_bytes read:drive_read_bytes written:drive_write_bytes; do
-    sum=$(sed -E 's/.*"moved":(.*),"written_bytes_per_day.*/\1/' "$place/log" | grep -oE "\"${column%:*}\":[0-9]+" | awk -F: '{ s += $2 } END { printf "%.0f", s }')
-    same "what moves adds up: ${column%:*}" "$sum" "$(key "${column#*:}")"
-done
+sound "tiny"
 true_of "the peak is within the budget" "$(key peak_bytes) <= 160 * 1048576"
 true_of "useful is not less than the least" "$(key useful_bytes) >= $minimum"
-for seconds in $(sed -nE 's/.*"lanes":\{([^}]*)\}.*/\1/p' "$place/log" | grep -oE ':[0-9.e-]+' | tr -d :); do
-    true_of "no lane works longer than the step" "$seconds <= $(key step_seconds) * 1.000001"
-done
-true_of "five changes or more" "$(changes) >= 5"
 true_of "what is written a day" "$(key written_bytes_per_day) > $(key drive_write_bytes)"
 [ -z "$(ls -A "$place/d")" ] && ok "nothing is made" || fail "something was made"
 
@@ -75,7 +80,7 @@ grep -q "^machine .*rates of gpu-24gb; a step computes on its GPU, as from Pytho
 true_of "a GPU has its own memory" "$(bytes "$(sed -nE 's/^ *([0-9.]+ [KMGT]iB) of it on the GPU.*/\1/p' "$place/log")") <= 24000000000"
 must plan "${shape[@]}" --machine gpu-24gb --json
 documented "plan" "$place/log"
-same "memory adds up there, too" "$(adds memory)" "$(key peak_bytes)"
+sound "a GPU"
 same "by place" "$(adds places)" "$(key peak_bytes)"
 
 # Adapters: the base is only read.
@@ -83,8 +88,21 @@ must plan "${shape[@]}" --memory 160MiB --json
 whole=$(key drive_write_bytes) disk=$(key disk_bytes) gradients=$(key gradients)
 must plan "${shape[@]}" --memory 160MiB --lora 4 --json
 true_of "adapters write less" "$(key drive_write_bytes) < 0.3 * $whole && $(key disk_bytes) < $disk && $(key gradients) < $gradients"
-true_of "and still five changes" "$(changes) >= 5"
-same "memory of adapters adds up" "$(adds memory)" "$(key peak_bytes)"
+sound "adapters"
+
+# Any settings.
+flags=("--update host" "--moments 8bit" "--optimizer sgd" "--precision fp32" "--grad-precision bf16" "--offload off" "--lora 8"
+    "--machine gpu-80gb" "--machine teraio" "--machine cpu-64gb" "--drive ram:" "--drive ssh://nowhere/x" "--batch 16"
+    "--max-writes-per-day 2TB" "--sample-every 5" "--compress top1%")
+for i in 1 2 3 4 5 6 7 8; do
+    words=()
+    for flag in "${flags[@]}"; do
+        [ $((RANDOM % 4)) != 0 ] || [[ " ${words[*]} " == *" ${flag%% *} "* ]] || read -ra words <<<"${words[*]} $flag"
+    done
+    [[ " ${words[*]} " != *host*compress* ]] || continue
+    must plan --init llama-tiny --seq-len 64 "${words[@]}" --json
+    sound "${words[*]}"
+done
 
 # Bad input.
 refused "a model that is not there" "$place/none: is not a model's directory" plan --model "$place/none"
