@@ -270,6 +270,7 @@ struct shore__compute_description {
     int threads;
     bool one_memory;
     size_t workspace_bytes; /* the least that make() needs */
+    uint64_t heap_bytes;    /* that products allocate beside it */
     size_t packed_bytes;    /* additional bytes that keep a layer's weights packed; may be 0 */
 };
 

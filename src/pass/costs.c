@@ -187,8 +187,8 @@ void shore__costs_gradient(const struct shore__costing *c, uint32_t op, uint32_t
     const struct shore__facts *f = c->f;
     struct shore__drive_config config = shore__fleet_config(f->model->layout, &f->drives, false);
     uint64_t elems = (uint64_t)count * SHORE_SEGMENT_ELEMS;
-    /* its norm is added up, and it is narrowed */
-    compute(c, op, SHORE_WORK_ROWS, elems * (f->gradient_bf16 ? 6 : 4), 0);
+    /* its norm is added up, in double precision, and it is narrowed */
+    compute(c, op, SHORE_WORK_ROWS, elems * (f->gradient_bf16 ? 10 : 8), 0);
     link(c, op, SHORE_LANE_LINK_IN, gradient_bytes(f, block, segment, count));
     if (f->drives.residual) { /* it comes, and goes back with the update */
         uint64_t bytes = shore__layout_elems(f->model->layout, block, segment, count) * 2;

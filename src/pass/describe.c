@@ -287,6 +287,11 @@ static void describe_logits(const struct description *d) {
     d->plan->logits = add_between(d, &logits, shore__phase_loss(m->arch.n_layer), shore__phase_head(m->arch.n_layer));
 }
 
+struct shore__process shore__facts_process(const struct shore__facts *f) {
+    return (struct shore__process){f->model->nblocks, f->model->arch.vocab, (uint32_t)f->threads, f->drives.ndrives,
+                                   f->heap_bytes};
+}
+
 /* Adds the trainer's own memory, by name: the drives, the process and its reserve. */
 static void describe_own(const struct description *d) {
     const struct shore__facts *f = d->f;
@@ -299,11 +304,11 @@ static void describe_own(const struct description *d) {
     options.ring_bytes = ring_bytes(f);
     own.full_bytes = shore_fleet_memory_bytes(f->model->layout, &options);
     d->plan->drives = shore_program_tensor(d->program, &own);
-    own = shore__row_own(SHORE__ROW_PROCESS, shore__reserve_bytes(f->model->nblocks, f->model->arch.vocab,
-                                                                  (uint32_t)f->threads, f->drives.ndrives));
+    const struct shore__process process = shore__facts_process(f);
+    own = shore__row_own(SHORE__ROW_PROCESS, shore__reserve_bytes(&process));
     shore_program_tensor(d->program, &own);
     own = shore__row_own(SHORE__ROW_HOLES, 0);
-    own.full_bytes = HOLE_BYTES;
+    own.full_bytes = f->heap_bytes ? HOLE_BYTES : 0;
     own.whole = true;
     own.margin = HOLES_FROM_BYTES;
     d->plan->holes = shore_program_tensor(d->program, &own);

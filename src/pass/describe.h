@@ -4,6 +4,7 @@
 
 #include "pass/facts.h"
 #include "pass/pages.h"
+#include "plan/budget.h"
 #include "plan/plan.h"
 
 /* A plan of training: which memory holds what. Every choice trades memory for bytes moved or recomputed; none changes a
@@ -55,6 +56,9 @@ uint64_t shore__plan_scratch_inner(const struct shore__facts *f, size_t nth);
  * is a plan. */
 void shore__plan_fleet_options(const struct shore__facts *f, const struct shore__train_plan *plan,
                                struct shore_fleet_options *out);
+
+/* The process of such a run. */
+struct shore__process shore__facts_process(const struct shore__facts *f);
 
 /* Bytes of the new volumes of such a run. */
 uint64_t shore__plan_disk_bytes(const struct shore__facts *f);

@@ -51,17 +51,30 @@ static enum shore__step_part part_of(uint32_t n, uint32_t phase) {
     return phase < shore__phase_backward(n, 0) ? SHORE__IN_BACKWARD : SHORE__IN_COMMIT;
 }
 
+/* Bytes of a tensor that its maker allocates. The budget reserves the most that the process may take, and room for
+ * holes in its heap; what it will take is less. */
+static uint64_t own_bytes(const struct shore__facts *f, const struct shore__train_plan *p, uint32_t tensor) {
+    const struct shore_tensor *t = &p->program->tensor[tensor];
+    struct shore__process process = shore__facts_process(f);
+    process.tokens = f->tokens;
+    if (!t->own) return 0;
+    if (t->key == SHORE__ROW_PROCESS) return shore__process_bytes(&process);
+    return p->plan->fate[tensor].bytes * p->plan->fate[tensor].count;
+}
+
 /* Memory by class when each part of a step needs most. What is mapped and idle then makes up the rest of the peak. */
-static void fill_memory(uint32_t layers, const struct shore__train_plan *p, struct shore__forecast *out) {
+static void fill_memory(const struct shore__facts *f, const struct shore__train_plan *p, struct shore__forecast *out) {
     const struct shore__region_list *rows = &p->plan->rows;
     uint64_t most[SHORE__STEP_PARTS] = {0}, sum;
     uint32_t at[SHORE__STEP_PARTS] = {0};
-    for (int k = 0; k < SHORE_PLACES; k++) {
-        out->place_bytes[k] = p->plan->place_total[k];
-        out->peak_bytes += p->plan->place_total[k];
-    }
+    for (int k = 0; k < SHORE_PLACES; k++)
+        out->place_bytes[k] = rows->bytes[k];
+    for (uint32_t i = 0; i < p->program->ntensors; i++)
+        out->place_bytes[f->one_memory ? SHORE_PLACE_DEVICE : SHORE_PLACE_PLAIN] += own_bytes(f, p, i);
+    for (int k = 0; k < SHORE_PLACES; k++)
+        out->peak_bytes += out->place_bytes[k];
     for (uint32_t phase = 0; phase < rows->phases; phase++) {
-        enum shore__step_part part = part_of(layers, phase);
+        enum shore__step_part part = part_of(f->model->arch.n_layer, phase);
         uint64_t bytes = add_phase(rows, phase, NULL);
         if (bytes <= most[part]) continue;
         most[part] = bytes;
@@ -72,9 +85,8 @@ static void fill_memory(uint32_t layers, const struct shore__train_plan *p, stru
         sum = add_phase(rows, at[part], bytes);
         for (uint32_t i = 0; i < p->program->ntensors; i++) {
             const struct shore_tensor *t = &p->program->tensor[i];
-            uint64_t own = t->own ? p->plan->fate[i].bytes * p->plan->fate[i].count : 0;
-            bytes[class_of(t->key)] += own;
-            sum += own;
+            bytes[class_of(t->key)] += own_bytes(f, p, i);
+            sum += own_bytes(f, p, i);
         }
         bytes[SHORE__MEMORY_IDLE] = out->peak_bytes - sum;
         if (most[part] >= most[peak]) memcpy(out->memory_bytes, bytes, sizeof out->memory_bytes), peak = part;
@@ -196,7 +208,7 @@ int shore__forecast(const struct shore__facts *f, const struct shore_machine *ma
     if (!rc && budget >= needs.minimum_bytes && lacks_place(f, plan.plan)) rc = SHORE_EBUDGET;
     if (!rc && budget >= needs.minimum_bytes) {
         out->budget_bytes = budget;
-        fill_memory(f->model->arch.n_layer, &plan, out);
+        fill_memory(f, &plan, out);
         fill_activations(&plan, out);
         rc = fill_times(f, machine, &plan, out, diag);
     }

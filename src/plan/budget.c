@@ -9,19 +9,30 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-/* To measure these numbers: compare the peak of resident memory, less the arena, of trainings that differ in one
- * argument. */
-uint64_t shore__reserve_bytes(uint32_t blocks, uint32_t tokens, uint32_t threads, uint32_t ndrives) {
-    /* Code and data of all libraries, mostly oneDNN's; the tokenizer; the operands that AVX2's products pack.
-     * bench/results/avx2.md says how much of it was seen in use. */
-    const uint64_t libraries = 56 * MIB;
-    const uint64_t thread = MIB + MIB / 2; /* stack in use, malloc arena, oneDNN's code */
-    const uint64_t drive = 2 * MIB;        /* threads, queue */
-    const uint64_t block = 32 * 1024;      /* descriptions of tensors, requests */
-    const uint64_t token = 128;            /* of a tokenizer, above tokens_within: up to there `libraries` is enough */
-    const uint32_t tokens_within = 256 * 1024;
-    uint64_t more = tokens > tokens_within ? tokens - tokens_within : 0;
-    return libraries + more * token + threads * thread + ndrives * drive + blocks * block;
+/* To measure these numbers: bench/predict.sh prints what a training takes beside its plan. With bf16 kernels it
+ * was 13.4 to 15.1 MiB in 90 trainings of small models; bench/results/ has other processors. */
+#define LIBRARIES (12 * MIB + 3 * MIB / 4) /* code and data of all libraries, mostly oneDNN's */
+#define THREAD (3 * MIB / 4)               /* stack in use, malloc arena, oneDNN's code */
+#define DRIVE (MIB / 2)                    /* threads, queue */
+#define BLOCK (32 * 1024u)                 /* descriptions of tensors, requests */
+#define TOKEN 128u                         /* of a tokenizer */
+/* Of what products may allocate, a third is in use at a time. */
+/* A kernel may back the top of a stack, or the end of a heap, with a huge page, and libraries differ. */
+#define LIBRARIES_MOST (20 * MIB)
+#define THREAD_MOST (2 * MIB)
+#define DRIVE_MOST (4 * MIB)
+
+static uint64_t process(const struct shore__process *p, uint64_t libraries, uint64_t thread, uint64_t drive) {
+    return libraries + p->threads * thread + p->ndrives * drive + (uint64_t)p->blocks * BLOCK +
+           (uint64_t)p->tokens * TOKEN;
+}
+
+uint64_t shore__process_bytes(const struct shore__process *p) {
+    return process(p, LIBRARIES, THREAD, DRIVE) + p->heap_bytes / 3;
+}
+
+uint64_t shore__reserve_bytes(const struct shore__process *p) {
+    return process(p, LIBRARIES_MOST, THREAD_MOST, DRIVE_MOST) + p->heap_bytes;
 }
 
 uint64_t shore__reserve_measured_bytes(uint64_t resident) {

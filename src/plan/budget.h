@@ -6,10 +6,15 @@
 
 #include "longshore/plan.h"
 
-/* Memory of a training process beside its buffers: libraries, stacks, and the descriptions of so many blocks and of a
- * tokenizer with so many tokens. */
-uint64_t shore__reserve_bytes(uint32_t blocks, uint32_t tokens, uint32_t threads, uint32_t ndrives);
-/* The same for a process whose resident memory was measured before primitives and libraries were used. */
+/* A training process beside its buffers. */
+struct shore__process {
+    uint32_t blocks, tokens, threads, ndrives; /* tokens: of its tokenizer */
+    uint64_t heap_bytes;                       /* that products allocate */
+};
+/* Memory that it takes: as it was measured, and at most, which is what a budget reserves. */
+uint64_t shore__process_bytes(const struct shore__process *process);
+uint64_t shore__reserve_bytes(const struct shore__process *process);
+/* The most for a process whose resident memory was measured before primitives and libraries were used. */
 uint64_t shore__reserve_measured_bytes(uint64_t resident);
 
 /* shore_budget() on a machine with so much memory; 0: unknown. */

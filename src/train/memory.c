@@ -1,5 +1,6 @@
 /* Facts of a run's plan, and the places of the trainer's buffers in it. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "run/emulation/tempo.h"
 #include "train/trainer.h"
@@ -28,6 +29,7 @@ struct shore__facts shore__train_facts_of(const struct shore__settings *s, const
         .gradient_bf16 = s->gradient_bf16,
         .host_update = s->host_update,
         .samples = s->sample_every != 0,
+        .tokens = s->model || (s->tokenizer && strcmp(s->tokenizer, "bytes") != 0) ? m->arch.vocab : 0,
         .offload = s->offload,
         .written_per_day_most = written_most(s),
     };
@@ -49,6 +51,7 @@ int shore__train_facts(const struct shore__settings *s, const struct shore__mode
     out->threads = compute.threads;
     out->workspace_bytes = compute.workspace_bytes;
     out->packed_bytes = compute.packed_bytes;
+    out->heap_bytes = compute.heap_bytes;
     out->one_memory = compute.one_memory;
     shore__tempo_facts(tempo, out);
     return 0;

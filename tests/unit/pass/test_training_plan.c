@@ -290,19 +290,19 @@ struct kept {
 };
 
 static const struct kept table[] = {
-    {"gpt2-124m", 4, 64, 400, false, false, 0, 0, 2, 0, 0, 0, 0, 3, true},
+    {"gpt2-124m", 4, 64, 400, false, false, 0, 0, 13, 0, 0, 0, 0, 5, true},
     {"gpt2-124m", 4, 64, 1024, false, false, 12, 25, 13, 12, 12, 0, 25, 13, true},
     {"gpt2-124m", 4, 64, 4096, false, false, 12, 25, 13, 12, 12, 0, 25, 13, true},
-    {"gpt2-124m", 4, 1024, 400, false, false, 0, 3, 13, 0, 0, 48, 1, 3, false},
-    {"gpt2-124m", 4, 1024, 1024, false, false, 9, 2, 13, 9, 1, 39, 25, 3, true},
+    {"gpt2-124m", 4, 1024, 400, false, false, 1, 3, 13, 1, 0, 47, 1, 3, false},
+    {"gpt2-124m", 4, 1024, 1024, false, false, 12, 8, 13, 11, 1, 37, 25, 3, true},
     {"gpt2-124m", 4, 1024, 4096, false, false, 12, 25, 13, 48, 48, 0, 100, 13, true},
-    {"gpt2-1.5b", 4, 1024, 1024, false, false, 0, 0, 15, 0, 0, 192, 1, 3, false},
-    {"gpt2-1.5b", 4, 1024, 4096, false, false, 18, 5, 49, 38, 0, 154, 25, 3, true},
+    {"gpt2-1.5b", 4, 1024, 1024, false, false, 0, 0, 20, 0, 0, 192, 0, 3, false},
+    {"gpt2-1.5b", 4, 1024, 4096, false, false, 18, 10, 49, 39, 0, 153, 25, 3, true},
     {"gpt2-1.5b", 4, 1024, 16384, false, false, 48, 25, 49, 192, 192, 0, 100, 20, true},
-    {"llama-tiny", 8, 256, 128, false, false, 0, 1, 3, 0, 0, 11, 0, 3, true},
-    {"llama-tiny", 8, 256, 160, false, false, 6, 1, 7, 5, 0, 6, 1, 3, true},
+    {"llama-tiny", 8, 256, 128, false, false, 6, 1, 7, 5, 0, 6, 2, 3, true},
+    {"llama-tiny", 8, 256, 160, false, false, 1, 1, 7, 12, 6, 0, 2, 3, true},
     {"llama-tiny", 8, 256, 512, false, false, 6, 1, 7, 12, 12, 0, 2, 7, true},
-    {"gpt2-124m", 4, 1024, 1024, true, false, 0, 0, 13, 37, 0, 0, 0, 3, true},
+    {"gpt2-124m", 4, 1024, 1024, true, false, 0, 0, 13, 41, 0, 0, 1, 3, true},
     {"gpt2-124m", 4, 64, 1536, false, true, 12, 25, 13, 12, 12, 0, 25, 13, true},
 };
 
