@@ -41,7 +41,7 @@ wanted=$found
 run train "${common[@]}" --update host --drive "${d[0]}" --dry-run
 least=$(sed -nE 's/^memory: minimum (.*)/\1/p' "$place/log")
 agrees "the least budget" --update host --drive "${d[@]:0:1}" --memory "$least"
-refused "below it" "minimum $least" train "${common[@]}" --update host --drive "${d[0]}" --memory 50MiB --out "$place/other"
+refused "below it" "minimum $least" train "${common[@]}" --update host --drive "${d[0]}" --memory 30MiB --out "$place/other"
 agrees "clipping every step" --update host --drive "${d[@]}" --memory 1GiB
 same "clipped" "$(metric "$place/run" speculated | sort -u)" false
 
