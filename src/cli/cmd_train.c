@@ -130,11 +130,13 @@ struct ahead {
     struct shore__forecast forecast;
 };
 
-/* Plans the training, and says the short of it. The caller closes the rates, whatever is returned. */
+/* Plans the training from a committed step on, and says the short of it. The caller closes the rates, whatever is
+ * returned. */
 static int look_ahead(const struct shore__train_args *args, const struct shore__settings *s,
-                      const struct shore__model *model, struct ahead *ahead, struct shore_diag *diag) {
+                      const struct shore__model *model, uint64_t step, struct ahead *ahead, struct shore_diag *diag) {
     char text[320];
     int rc = shore__plan_rates_open(args->machine, s, false, &ahead->rates, diag);
+    if (ahead->rates.machine) shore__machine_take_step(ahead->rates.machine, step + 1);
     struct shore__outlook o = {.settings = s, .model = model, .machine = ahead->rates.machine};
     if (!rc) rc = shore__outlook_make(&o, true, diag);
     ahead->forecast = o.forecast;
@@ -248,7 +250,7 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
     } else if (!rc) {
         rc = shore_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
         if (!rc) rc = shore__cli_room_for_run(s, new.model, args->out, &diag);
-        if (!rc) rc = look_ahead(args, s, new.model, &ahead, &diag);
+        if (!rc) rc = look_ahead(args, s, new.model, 0, &ahead, &diag);
         if (!rc) rc = shore__train_prepare(args, promise, &new, &diag);
         if (!rc) code = train_and_report(new.run, true, args, &ahead);
     }
@@ -358,7 +360,7 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
         code = answer(s, run->model, &needs, NULL, false, args->json);
     } else if (!rc) {
         rc = shore_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
-        if (!rc && run->hint_step < s->steps) rc = look_ahead(args, s, run->model, &ahead, &diag);
+        if (!rc && run->hint_step < s->steps) rc = look_ahead(args, s, run->model, run->hint_step, &ahead, &diag);
         if (!rc) rc = prepare_to_go_on(run, without_data, changes, &diag);
         if (!rc) {
             code = train_and_report(run, false, args, &ahead);

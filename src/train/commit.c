@@ -13,6 +13,7 @@
 
 void shore__commit_begin_counting(struct trainer *t) {
     if (t->tempo) shore__tempo_busy(t->tempo, t->busy_seconds);
+    shore__drift_begin_step(t);
     shore_meter_begin(t->meter);
 }
 
@@ -27,6 +28,7 @@ static void account(struct trainer *t) {
         for (int lane = 0; lane < SHORE_LANES; lane++)
             r->busy_seconds[lane] = t->busy_seconds[lane] - was[lane];
     }
+    shore__drift_end_step(t);
 }
 
 void shore__commit_report(struct trainer *t) {

@@ -26,7 +26,10 @@ int shore__train_needs(const struct shore__settings *s, const struct shore__mode
  * own. */
 static int record_change(struct trainer *t, uint64_t step, struct shore_diag *diag) {
     train_note(t, "from step %llu on: %s", (unsigned long long)step, t->run->change);
-    return shore__run_record_change(t->run, step, t->run->change, diag);
+    int rc = shore__run_record_change(t->run, step, t->run->change, diag);
+    free(t->run->change); /* only once */
+    t->run->change = NULL;
+    return rc;
 }
 
 static int open_state(struct trainer *t, struct shore_fleet_options *options, const uint64_t *accept_step,
@@ -90,10 +93,11 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
                         struct shore_diag *diag) {
     const struct shore__settings *s = t->s;
     char processor[SHORE__PROCESSOR_BYTES];
+    t->opened_ns = shore__now_ns();
     int rc = shore__tempo_open(s->emulate, &s->drives, &t->tempo, diag);
     shore__tempo_take_step(t->tempo, t->run->hint_step + 1);
     if (!rc) rc = shore__train_facts(s, t->m, t->tempo, &t->facts, diag);
-    if (!rc) t->facts.machine = t->run->machine;
+    t->facts.machine = t->machine ? t->machine : t->run->machine;
     if (!rc) rc = shore__plan_training(&t->facts, s->memory_bytes, &t->plan, NULL, diag);
     if (rc) return rc;
     if (t->events->planned) t->events->planned(t->events->ctx, &t->facts, &t->plan);
@@ -124,6 +128,7 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     if (!rc) rc = shore__train_lay_out(t, &t->memory, diag);
     if (!rc) rc = shore__gradients_open(t, diag);
     if (!rc) rc = shore__compress_open(t, diag);
+    if (!rc) rc = shore__drift_open(t, diag);
     return rc || fresh ? rc : shore__train_recover_metrics(t, diag);
 }
 
@@ -135,11 +140,34 @@ void shore__trainer_close(struct trainer *t) {
     shore__gradients_close(t->gradients);
     shore__activations_close(t->activations);
     shore__endurance_close(t);
+    shore__drift_close(t);
     shore_meter_close(t->meter);
     if (t->pass.stream) t->c->ops->stream_close(t->c, t->pass.stream);
     if (t->c) shore__memory_close(&t->memory, t->c);
     if (t->c) t->c->ops->close(t->c);
     shore_arena_close(t->arena);
     shore__train_plan_close(&t->plan);
+    shore_machine_free(t->machine);
     shore__tempo_close(t->tempo);
+}
+
+int shore__trainer_open_again(struct trainer *t, struct shore_diag *diag) {
+    struct trainer new = {
+        .run = t->run,
+        .s = t->s,
+        .m = t->m,
+        .events = t->events,
+        .result = t->result,
+        .machine = shore__drift_take(t),
+        .base_step = t->base_step,
+        .report = t->report,
+        .reported = t->reported,
+    };
+    new.report.slow_drive = NULL; /* the fleet's */
+    int rc = shore__compress_save(t, diag);
+    shore__trainer_close(t);
+    *t = new;
+    if (!rc) rc = shore__trainer_open(t, false, false, NULL, diag);
+    if (!rc) shore__commit_begin_counting(t);
+    return rc;
 }

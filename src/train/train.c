@@ -129,7 +129,8 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
         asked = events->should_stop && events->should_stop(events->ctx);
         bool keep = snapshot_due(&t, made);
         bool holds = made < last && shore__endurance_holds(&t);
-        bool settle = made == last || asked || keep || holds || shore__batch_validation_due(&t, made) ||
+        bool plans = !rc && made < last && !asked && shore__drift_plans_again(&t, last - made);
+        bool settle = plans || made == last || asked || keep || holds || shore__batch_validation_due(&t, made) ||
                       shore__train_sample_due(&t, made);
         if (!rc && settle) rc = shore__commit_finish(&t, diag);
         if (rc == SHORE_ELINK) {
@@ -141,6 +142,11 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
         t.paced_seconds = 0;
         if (!rc && holds && !asked) asked = shore__endurance_wait(&t);
         t.base_step++;
+        if (!rc && plans && (rc = shore__trainer_open_again(&t, diag))) {
+            out->step = t.base_step;
+            shore__trainer_close(&t);
+            return rc;
+        }
     }
     shore__commit_forget(&t); /* the failure may be in the next step */
     info = shore__fleet_info(t.fleet);

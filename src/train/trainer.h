@@ -25,7 +25,9 @@ struct trainer {
     struct shore_arena *arena;
     struct shore__compute *c;
     struct shore_fleet *fleet;
-    struct shore__tempo *tempo; /* the emulated machine's clock; NULL: this machine's */
+    struct shore__tempo *tempo;    /* the emulated machine's clock; NULL: this machine's */
+    struct shore_machine *machine; /* that it was planned again for; NULL: it was not */
+    uint64_t opened_ns;
     struct shore__pass pass;
     shore__buf dx, dx_f32, dlogits, scratch;
     float *table_gradient;  /* of a tied table held in memory: the whole block */
@@ -39,6 +41,7 @@ struct trainer {
     struct shore_step *step;
     struct shore_meter *meter;
     struct endurance *endurance; /* NULL: drives may write as much as they can */
+    struct drift *drift;         /* NULL: it does not plan again */
 
     /* the current step */
     uint64_t base_step;
@@ -71,6 +74,9 @@ static inline uint64_t train_last_step(const struct shore__settings *s) {
 int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uint64_t *accept_step,
                         struct shore_diag *diag);
 void shore__trainer_close(struct trainer *t);
+/* Closes it after a step, and opens it again with the plan of drift.c. No commit is under way. After an error it can
+ * only be closed. */
+int shore__trainer_open_again(struct trainer *t, struct shore_diag *diag);
 /* Writes the metrics line of the committed step, if a kill or a broken connection after its commit has lost it. */
 int shore__train_recover_metrics(struct trainer *t, struct shore_diag *diag);
 
@@ -105,6 +111,17 @@ void shore__endurance_close(struct trainer *t);
 bool shore__endurance_holds(struct trainer *t);
 /* Waits until the next step may begin. Returns whether the user asked to stop. No commit is under way. */
 bool shore__endurance_wait(struct trainer *t);
+
+/* drift.c: plans again where the machine gets slower or faster. */
+int shore__drift_open(struct trainer *t, struct shore_diag *diag);
+void shore__drift_close(struct trainer *t);
+void shore__drift_begin_step(struct trainer *t);
+void shore__drift_end_step(struct trainer *t); /* its report is complete */
+/* Whether another plan would be better for the steps that are left. */
+bool shore__drift_plans_again(struct trainer *t, uint64_t steps_left);
+/* Then: the machine that it is for. The run has a change to record, which shore__trainer_open() does. Ownership: the
+ * caller's. */
+struct shore_machine *shore__drift_take(struct trainer *t);
 
 /* sampling.c */
 bool shore__train_sample_due(const struct trainer *t, uint64_t step);
