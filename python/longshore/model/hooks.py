@@ -16,7 +16,6 @@ from ..torch_internals import (
     tree_leaves,
     version_of,
 )
-from . import sliced_loss
 from .forward_scope import Hook, checkpoint_that_saves
 from .write_tracking import CHANGE, IN_PASS, is_elsewhere, say_lost
 
@@ -136,7 +135,6 @@ class ModelHook:
         streams.inside.enter(streams)
         check(streams)
         inside = streams.inside
-        inside.has_labels = kwargs.get("labels") is not None
         goes = streams.activations is not None and inside.hooks is not None and not inside.offloads
         if goes and torch.is_grad_enabled():
             streams.activations.begin(module, args, kwargs)
@@ -160,9 +158,16 @@ class ModuleHook:
 
     def __init__(self, streams, name, blocks):
         """name: the module's in the model. blocks: the Streamed blocks that it computes with, in order."""
-        self.streams, self.blocks = streams, blocks
+        self.streams, self.name, self.blocks = streams, name, blocks
         own = [streamed.number for streamed in blocks if streamed.block.layer and streamed.block.module == name]
         self.is_layer, self.first, self.last = bool(own), min(own, default=0), max(own, default=0)
+
+    @property
+    def unit(self):
+        """The unit that the module is, or is inside of: (name, whether it is a layer, names of parameters)."""
+        first = self.blocks[0].block
+        names = [t.name for streamed in self.blocks for t in streamed.block.tensors]
+        return (first.module, True, names) if first.layer else (self.name, False, names)
 
     @property
     def shares_slots(self):
@@ -174,8 +179,7 @@ class ModuleHook:
 
     def pre_forward(self, module, args, kwargs):
         streams, blocks = self.streams, self.blocks
-        if args and type(args[0]) is sliced_loss.Call and not args[0].reads:
-            return None
+        streams.clock.stop()
         if self.is_layer and streams.turns is not None:
             streams.turns.gate(module)
         if self.shares_slots and not all(streamed.present for streamed in blocks):
@@ -189,6 +193,8 @@ class ModuleHook:
         # not in backward, where recomputation goes with the prefetch of pre_backward()
         if self.is_layer and not in_backward():
             streams.prefetch_next(self.last, 1)
+        if streams.clock.runs:
+            streams.clock.go("backward" if in_backward() else "forward", *self.unit)
         return args, kwargs
 
     def post_forward(self, module, args, kwargs, output):
@@ -211,9 +217,12 @@ class ModuleHook:
     def pre_backward(self, module):
         """A gradient of the module's output has arrived: its backward begins."""
         streams = self.streams
+        streams.clock.stop()
         if streams.turns is not None:
             streams.turns.check(module)
         for streamed in self.blocks:
             if not streams.ready(streamed):
                 streams.ensure(streamed)
         streams.prefetch_next(self.first, -1)
+        if streams.clock.runs:
+            streams.clock.go("backward", *self.unit)

@@ -25,6 +25,7 @@ from .activations import Stayed
 from .forward_scope import Running, checkpoint_that_saves
 from .slot_memory import Place, Places, SavedAbsent
 from .slots import bind, divide
+from .step_clock import StepClock
 from .tiers import OneTier, TwoTiers
 from .unified import Unified
 
@@ -83,7 +84,7 @@ class Streams:
         self.inside = Running(self._pack, self._unpack, {})
         self.turns = None  # the Turns of a layer-major step
         self.loading = None  # a Loading, for load_state_dict()
-        self.progress = progress.Step()
+        self.progress, self.clock = progress.Step(), StepClock(None if device is None else self.places.device)
         self.make_activations = None  # makes the Activations of an opened state; None: activations stay in memory
         self.activations = None
         self.copies_bytes = 0  # bytes of copies that resident(write="temporary") holds
@@ -444,6 +445,8 @@ class Streams:
         """What autograd keeps instead of a saved tensor; _unpack() takes it. sources: as in saving()."""
         packed = self.places.place_of(tensor, sources)
         if packed is None:
+            if self.clock.runs:
+                self.clock.saves(tensor)
             packed = self.activations.pack(tensor) if self.inside.offloads else Stayed(tensor)
         return packed if self.turns is None else (self.turns.number, packed)
 

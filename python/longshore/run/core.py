@@ -26,6 +26,7 @@ from . import memory, open_engines, shared_budget
 from .device_memory import DeviceMemory
 from .metrics import Meter
 from .options import refuse_ranks
+from .outlook import Outlook
 
 
 class Core:
@@ -56,7 +57,7 @@ class Core:
         self.process_at_wrap_bytes = memory.process_bytes()
         if self.trains and not open_engines.training():
             random_numbers.forget()
-        self.own_random, self.meter = random_numbers.OwnRandom(), Meter()
+        self.own_random, self.meter, self.outlook = random_numbers.OwnRandom(), Meter(), Outlook(self)
         self.cycle.begin(keep=True)
         model.register_forward_pre_hook(
             Hook(self._before_forward, random_numbers.begin_copy), prepend=True, with_kwargs=True
@@ -156,6 +157,7 @@ class Core:
         numbered = self.trains and module.training and torch.is_grad_enabled() and not in_backward()
         self.own_random.begin(self, module.training, self.cycle.forwards if numbered else None)
         if numbered:
+            self.outlook.before_pass((args, kwargs))
             self.meter.forward(self.state, args, kwargs)
             self.streams.progress.begin(
                 self.state.step + 1, len(self.streams.layers), self.accumulate, self.gradients.passes

@@ -211,7 +211,7 @@ class DeviceMemory:
         if known is None or any(new > old for new, old in itertools.zip_longest(found, known, fillvalue=0)):
             if not self.gathers:
                 gc.collect()  # what nobody can use any more must not count
-            self.found[trains] = _larger(found, self.found.get(trains, known or []))
+            self.found[trains] = larger(found, self.found.get(trains, known or []))
             self._change(self.plan.least_slots, 0)
             if not self.largest and not self.gathers:
                 self.beside = self.level = 0  # the first pass, or the first one after one that was too large
@@ -259,5 +259,5 @@ class DeviceMemory:
             self.largest[True] = found
 
 
-def _larger(sizes, others):
+def larger(sizes, others):
     return [max(pair) for pair in itertools.zip_longest(sizes, others, fillvalue=0)]

@@ -118,6 +118,7 @@ class Engine(Face):
             cycle.expect(cycle.backwards + 1 == self.accumulate if last is None else last)
             cycle.begin_pass()
             value = loss.detach().clone()  # as it is now, on its device
+            core.streams.clock.turn()
             with core.streams.inside.differentiating(), core.gradients.own_pass():
                 (loss / parts if parts != 1 else loss).backward()
             with whole:
@@ -345,6 +346,7 @@ class Engine(Face):
         if core.state is None:
             return
         core.together.stop()
+        core.outlook.ended()
         try:
             if not core.gone and core.streams.asleep is None:
                 core.cycle.drop()

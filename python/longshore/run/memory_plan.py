@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from .. import native
 from ..drives.state import fleet_options
@@ -20,7 +21,7 @@ from ..ranks.launch import ranks
 from ..step.compression import memory_bytes as compression_bytes
 from ..step.optimizer_table import OPTIMIZERS
 from ..step.sum_groups import groups_of
-from . import open_engines, shared_budget
+from . import machine as machines, open_engines, shared_budget
 from .device_memory import DeviceBudget
 from .options import DTYPE_OF
 from .pinned_parts import divide, left
@@ -60,6 +61,7 @@ class Plan:
     least_slots_bytes: int = 0  # of these
     crossing_bytes: int = 0  # the most that gradients and activations on their way take
     slots_beside: Callable[[int], int] | None = None  # how many slots gpu_memory has room for beside so many bytes
+    again: Callable | None = None  # plans again for a Trace: see plan()
 
     @property
     def free_bytes(self):
@@ -78,6 +80,17 @@ class Plan:
         self.spare_bytes += of_state
 
 
+@dataclass
+class Division:
+    """A division of the budget, and how long steps take with it."""
+
+    pages: int
+    gradient_bytes: int
+    spare_bytes: int
+    total_bytes: int  # without these
+    times: Any  # struct shore_plan_times
+
+
 def fate_of(plan, tensor):
     return native.filled("struct shore_fate", lib.shore_plan_tensor, plan, tensor)
 
@@ -92,6 +105,7 @@ class Needs:
     def __init__(self, layout, drives, memory, how, device, pinned_memory, lent, trace):
         """The arguments are those of plan(). lent: pinned_memory is what other engines leave."""
         self.layout, self.device, self.trace = layout, device, trace
+        self.fixed = {}  # {a row's name: how many or how many bytes there are, whatever the budget}
         compress, number = how.get("compress", 0.0), OPTIMIZERS[how["optimizer"]].number
         fp32 = how.get("handed_back", how["storage"]) == "fp32"
         options, self._named = fleet_options(drives, number, how["moments"], fp32, residual=bool(compress))
@@ -140,7 +154,7 @@ class Needs:
 
     def described(self, memory=0):
         """Returns (the StepProgram for a budget, {name: its tensor that plan() asks for}, the least that works)."""
-        program = StepProgram(self.layout, self.page_bytes, self.fleet, self.one_memory, self.trace)
+        program = StepProgram(self.layout, self.page_bytes, self.fleet, self.one_memory, self.trace, self.fixed)
         backward, rows = [operation for operation, _ in program.backward], {}
         passing = {"by": backward, "stays": False}
         program.add("gradients of a block", self.block, **passing)
@@ -247,7 +261,8 @@ def plan(
     by_default = _half_of_free(gpu_memory, memory) if unified else None
     memory = shared_budget.within(memory or by_default, least)
     program, rows, _ = needs.described(memory)
-    made, code, diag = program.plan(memory, max(there, one_slot))
+    rates = machines.of(None).handle(device)
+    made, code, diag = program.plan(memory, max(there, one_slot), rates)
     native.check(code, diag)
     least_slots = int(least_there == one_slot)
 
@@ -256,8 +271,25 @@ def plan(
             return pages
         if there < nbytes + one_slot:
             return least_slots
-        again = program.plan(memory, there - nbytes)[0]
-        return 1 if rows["slots"] is None else fate_of(again, rows["slots"]).count
+        beside = program.plan(memory, there - nbytes, rates)[0]
+        return 1 if rows["slots"] is None else fate_of(beside, rows["slots"]).count
+
+    def again(trace, slots):
+        """(the Division of this plan, the one that suits the Trace of a step). slots: of a device, as many as there
+        are."""
+        now = {"pages of layers": pages, "slots of layers": slots, "gradients": fates["gradients"].bytes, "state": kept}
+        found = []
+        for needs.fixed in (now, {name: now[name] for name in ("slots of layers",) if device is not None}):
+            needs.trace = trace
+            step, of, _ = needs.described(memory)
+            plan, wrong, why = step.plan(memory, max(there, one_slot), rates)
+            native.check(wrong, why)
+            times = native.filled("struct shore_plan_times", lib.shore_plan_times, plan)
+            held = {name: fate_of(plan, of[name]) for name in ("pages", "gradients", "spare") if of[name] is not None}
+            spare, most = held["spare"].bytes, sums_of(plan).total_bytes
+            count = held["pages"].count if "pages" in held else 1
+            found.append(Division(count, held["gradients"].bytes, spare, most - spare, times))
+        return found
 
     fates = {name: None if tensor is None else fate_of(made, tensor) for name, tensor in rows.items()}
     kept, total, pool = fates["spare"].bytes, sums_of(made).total_bytes, fates.get("pool")
@@ -292,4 +324,5 @@ def plan(
         least_slots_bytes=least_there,
         crossing_bytes=2 * max(needs.block, min(pool_bytes, CROSSING_BYTES)),
         slots_beside=slots_beside,
+        again=None if shared else again,
     )

@@ -15,10 +15,11 @@ PLACES = lib.SHORE_PLACES  # keys up to here are those of buffers, by place
 class StepProgram:
     """A step: its operations, and what they hold. The engine allocates all of it; the library decides how much."""
 
-    def __init__(self, layout, page_bytes, fleet, one_memory, trace=None):
+    def __init__(self, layout, page_bytes, fleet, one_memory, trace=None, fixed=()):
         """page_bytes(block): bytes of a block as it is fetched. fleet: the struct shore_fleet_options. one_memory:
-        modules compute in the host's pages. trace: the Trace of a step."""
-        self.rows = []  # (name, tensor) of all that add() added
+        modules compute in the host's pages. trace: the Trace of a step. fixed: {name: how many buffers, or bytes of an
+        amount, there are whatever the budget}."""
+        self._fixed, self.rows = dict(fixed), []  # (name, tensor) of all that add() added
         self._program, self._names = ffi.gc(lib.shore_program_new(), lib.shore_program_free), []
         self._layout, self._page_bytes, self._fleet, self._one_memory = layout, page_bytes, fleet, one_memory
         # what a device copies from and to, and is pinned whatever the budget
@@ -73,6 +74,10 @@ class StepProgram:
     def add(self, name, size=0, full=0, place=lib.SHORE_PLACE_PLAIN, by=(), stays=True, key=0, **members):
         """by: the operations that read it. stays: it is there all the time, and not only from the first to the last of
         them. key: that of tensors of one class, at most PLACES; 0: one of its own."""
+        if name in self._fixed and members.get("buffers"):
+            members["least"] = members["most"] = max(1, min(self._fixed[name], members["most"]))
+        elif name in self._fixed:
+            full = self._fixed[name]
         tensor = native.new(
             "struct shore_tensor",
             name=self._name(name),

@@ -199,6 +199,7 @@ class Gradients(HookSide, ScriptSide):
 
     def end_of_backward(self):
         """Ends a pass: hides the blocks, and shows the gradients as p.grad."""
+        self.streams.clock.stop()
         self.end_of_pass()
         if self.over_ranks is not None and not self.over_ranks.finished:
             self.over_ranks.agree()

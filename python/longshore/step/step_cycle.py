@@ -232,6 +232,7 @@ class StepCycle:
         core.buffers.take_rank_0s(self.changed_buffers)
         self.close(metrics, changed or (), True, skipped)
         self.position = {}  # follow() restores nothing from here on
+        core.outlook.step_ended(metrics)
         return StepResult(loss, norm, core.state.step, skipped)
 
     def close(self, metrics, changed, made=False, skipped=False):
