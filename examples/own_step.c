@@ -69,7 +69,8 @@ static uint64_t gradient_bytes(void) {
 /* Drives are not told apart. */
 static uint32_t add_operation(const struct trainer *t, const char *name, int block, uint64_t flops) {
     uint32_t operation = shore_program_operation(t->program, name);
-    shore_program_costs(t->program, operation, SHORE_LANE_COMPUTE, 0, flops);
+    struct shore_computing computing = {.size = sizeof computing, .work = flops, .rows = BATCH};
+    shore_program_computes(t->program, operation, &computing);
     shore_program_costs(t->program, operation, SHORE_LANE_DRIVE_MIXED, 0, parameter_bytes(t, block));
     return operation;
 }

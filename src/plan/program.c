@@ -44,9 +44,10 @@ void shore_program_costs(struct shore_program *p, uint32_t operation, enum shore
                          uint64_t work) {
     p->cost = grow(p, p->cost, p->ncosts, sizeof *p->cost);
     if (p->rc) return;
-    if (operation >= p->nops || (unsigned)lane >= SHORE_LANES)
-        p->rc = shore__fail(&p->wrong, -EINVAL, "a program of %u operations has no operation %u that works in lane %d",
-                            p->nops, operation, (int)lane);
+    if (operation >= p->nops || (unsigned)lane >= SHORE_LANES || lane == SHORE_LANE_COMPUTE)
+        p->rc = shore__fail(&p->wrong, -EINVAL,
+                            "a program of %u operations has no operation %u with work behind it in lane %d", p->nops,
+                            operation, (int)lane);
     else
         p->cost[p->ncosts++] = (struct shore__cost){lane, operation, drive, work};
 }

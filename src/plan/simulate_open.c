@@ -159,10 +159,6 @@ static void add_computing(struct shore__simulation *s, const struct shore_machin
         s->op[p->computes[i].operation].seconds +=
             c->seconds > 0 ? c->seconds : shore__machine_seconds(m, c->kind, c->precision, c->rows, c->work);
     }
-    for (uint32_t i = 0; i < p->ncosts; i++)
-        if (p->cost[i].lane == SHORE_LANE_COMPUTE)
-            s->op[p->cost[i].operation].seconds +=
-                shore__machine_seconds(m, SHORE_WORK_PRODUCT, SHORE_PRECISION_FP32, 0, p->cost[i].work);
     if (m->forward_seconds > 0 || m->backward_seconds > 0) take_given_seconds(s, m);
     for (uint32_t o = 0; o < p->nops; o++) {
         s->op[o].idle = s->op[o].seconds <= 0 && s->op[o].job == SHORE__NONE;
@@ -170,7 +166,7 @@ static void add_computing(struct shore__simulation *s, const struct shore_machin
     }
     for (uint32_t i = 0; i < p->ncosts; i++)
         s->work[p->cost[i].lane] += (double)p->cost[i].work;
-    s->work[SHORE_LANE_DRIVE_MIXED] = s->work[SHORE_LANE_DRIVE_READ] + s->work[SHORE_LANE_DRIVE_WRITE];
+    s->work[SHORE_LANE_DRIVE_MIXED] += s->work[SHORE_LANE_DRIVE_READ] + s->work[SHORE_LANE_DRIVE_WRITE];
 }
 
 /* The lanes that work behind an operation takes; the second one may be NULL. */
@@ -207,7 +203,7 @@ static void add_jobs(struct shore__simulation *s, const struct shore_machine *m,
         for (uint32_t i = 0; i < p->ncosts; i++) {
             const struct shore__cost *c = &p->cost[i];
             struct lane *lane[2];
-            if (c->operation != o || c->lane == SHORE_LANE_COMPUTE || c->lane == SHORE_LANE_COMMIT) continue;
+            if (c->operation != o || c->lane == SHORE_LANE_COMMIT) continue;
             s->op[o].job = s->njobs;
             if (!counts(m, d, c)) continue;
             find_lanes(s, d, c, lane);

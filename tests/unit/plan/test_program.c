@@ -30,7 +30,8 @@ static struct made three_blocks(void) {
     assert_non_null(m.program);
     for (uint32_t i = 0; i < OPERATIONS; i++) {
         uint32_t op = shore_program_operation(m.program, i < BACKWARD ? "forward" : "backward");
-        shore_program_costs(m.program, op, SHORE_LANE_COMPUTE, 0, 1000 * PAGE);
+        struct shore_computing c = {.size = sizeof c, .work = 1000 * PAGE};
+        shore_program_computes(m.program, op, &c);
         shore_program_costs(m.program, op, SHORE_LANE_DRIVE_READ, i % 2, PAGE);
     }
     for (uint32_t b = 0; b < BLOCKS; b++) {
@@ -162,7 +163,7 @@ static void what_is_read_too_early_or_too_late_is_refused(void **state) {
     shore_program_free(m.program);
     m = three_blocks();
     shore_program_costs(m.program, OPERATIONS, SHORE_LANE_COMMIT, 0, 1);
-    refused(m.program, "no operation 6 that works in lane");
+    refused(m.program, "no operation 6 with work behind it in lane");
     shore_program_free(m.program);
 }
 
