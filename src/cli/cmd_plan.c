@@ -74,6 +74,7 @@ static int plan(const struct shore__parsed *parsed, void *ctx) {
     if (!rc) rc = shore__plan_rates_open(a->machine, s, a->machine != NULL, &rates, &diag);
     if (!rc && rates.named && rates.machine->cores && !s->threads) s->threads = rates.machine->cores;
     if (!rc && !named) rc = shore__outlook_assume_drives(s, &rates, &diag);
+    s->machine = rates.machine;
     struct shore__outlook o = {
         .settings = s, .model = model, .machine = rates.machine, .named = rates.named, .lora = a->lora};
     if (!rc && named) room = check_room(a, named, &o, &no_room);

@@ -124,21 +124,27 @@ static struct shore__train_events events_of(struct watch *w) {
     };
 }
 
-/* What is planned. The rates are those of the trainer's plan, too. */
+/* What is planned, and by which rates. */
 struct ahead {
     struct shore__plan_rates rates;
     struct shore__forecast forecast;
 };
 
-/* Plans the training from a committed step on, and says the short of it. The caller closes the rates, whatever is
- * returned. */
-static int look_ahead(const struct shore__train_args *args, const struct shore__settings *s,
-                      const struct shore__model *model, uint64_t step, struct ahead *ahead, struct shore_diag *diag) {
-    char text[320];
+/* Takes the rates of the trainer's plan from a committed step on. The caller closes them, whatever is returned. */
+static int take_rates(const struct shore__train_args *args, struct shore__settings *s, uint64_t step,
+                      struct ahead *ahead, struct shore_diag *diag) {
     int rc = shore__plan_rates_open(args->machine, s, false, &ahead->rates, diag);
     if (ahead->rates.machine) shore__machine_take_step(ahead->rates.machine, step + 1);
-    struct shore__outlook o = {.settings = s, .model = model, .machine = ahead->rates.machine};
-    if (!rc) rc = shore__outlook_make(&o, true, diag);
+    s->machine = ahead->rates.machine;
+    return rc;
+}
+
+/* Plans the training, and says the short of it. */
+static int look_ahead(const struct shore__settings *s, const struct shore__model *model, struct ahead *ahead,
+                      struct shore_diag *diag) {
+    char text[320];
+    struct shore__outlook o = {.settings = s, .model = model, .machine = s->machine};
+    int rc = shore__outlook_make(&o, true, diag);
     ahead->forecast = o.forecast;
     if (rc || s->quiet) return rc;
     shore__cli_say("plan: %s", shore__outlook_text(&o, text, sizeof text));
@@ -155,7 +161,6 @@ static double usual_seconds(struct watch *w) {
 /* Trains a prepared or opened run to its end, and reports. Returns the exit code. */
 static int train_and_report(struct shore__run *run, bool fresh, const struct shore__train_args *args,
                             const struct ahead *ahead) {
-    run->machine = ahead->rates.machine;
     struct shore_diag diag = {0};
     struct watch w = {.settings = &run->settings, .first_loss = NAN};
     uint64_t last = run->settings.steps;
@@ -224,7 +229,7 @@ static void say_of_stop(const struct shore__settings *s, uint64_t made) {
 
 /* Refuses everything that can be refused before anything is written. */
 static int check_fresh(struct shore__train_args *args, const struct shore__parsed *parsed, struct shore__new_run *new,
-                       struct shore__needs *needs, struct shore_diag *diag) {
+                       struct ahead *ahead, struct shore__needs *needs, struct shore_diag *diag) {
     struct shore__settings *s = &args->settings;
     int rc = shore__train_take_drives(args, diag);
     if (!rc) rc = missing(args, diag);
@@ -233,6 +238,7 @@ static int check_fresh(struct shore__train_args *args, const struct shore__parse
     if (!rc) rc = shore__train_model(args, parsed, validates, new, diag);
     if (!rc) rc = shore__settings_check(s, diag); /* again, with the chosen values */
     if (!rc) say_of_stop(s, 0);
+    if (!rc) rc = take_rates(args, s, 0, ahead, diag);
     if (!rc) rc = shore__train_needs(s, new->model, needs, diag);
     return rc;
 }
@@ -243,14 +249,14 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
     struct shore__needs needs;
     struct ahead ahead = {.rates.machine = NULL};
     struct shore_diag diag = {0};
-    int code = SHORE__EXIT_DONE, rc = check_fresh(args, parsed, &new, &needs, &diag);
+    int code = SHORE__EXIT_DONE, rc = check_fresh(args, parsed, &new, &ahead, &needs, &diag);
     if (!rc) shore__cli_say_model(new.model, true);
     if (!rc && args->dry_run) {
         code = answer(s, new.model, &needs, args->out, args->drives.count > 0, args->json);
     } else if (!rc) {
         rc = shore_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
         if (!rc) rc = shore__cli_room_for_run(s, new.model, args->out, &diag);
-        if (!rc) rc = look_ahead(args, s, new.model, 0, &ahead, &diag);
+        if (!rc) rc = look_ahead(s, new.model, &ahead, &diag);
         if (!rc) rc = shore__train_prepare(args, promise, &new, &diag);
         if (!rc) code = train_and_report(new.run, true, args, &ahead);
     }
@@ -355,12 +361,13 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
     if (!rc) rc = change_run(args, parsed, run, changes, sizeof changes, &diag);
     if (!rc && !without_data) say_of_stop(s, args->accept ? *args->accept : run->hint_step);
     if (!rc) rc = shore__settings_check(s, &diag);
+    if (!rc) rc = take_rates(args, s, run->hint_step, &ahead, &diag);
     if (!rc) rc = shore__train_needs(s, run->model, &needs, &diag);
     if (!rc && args->dry_run) {
         code = answer(s, run->model, &needs, NULL, false, args->json);
     } else if (!rc) {
         rc = shore_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
-        if (!rc && run->hint_step < s->steps) rc = look_ahead(args, s, run->model, run->hint_step, &ahead, &diag);
+        if (!rc && run->hint_step < s->steps) rc = look_ahead(s, run->model, &ahead, &diag);
         if (!rc) rc = prepare_to_go_on(run, without_data, changes, &diag);
         if (!rc) {
             code = train_and_report(run, false, args, &ahead);

@@ -46,8 +46,7 @@ struct shore__run {
      * NULL: all. joins: another one keeps the run: that one has the lock, and writes to the directory. */
     const bool *mine;
     bool joins;
-    const struct shore_machine *machine; /* whose rates a plan takes, borrowed; NULL: rates are assumed */
-    uint64_t copy_memory_bytes;          /* budget of a move or rollback; 0: the run's own */
+    uint64_t copy_memory_bytes; /* budget of a move or rollback; 0: the run's own */
     bool begun; /* a move or rollback failed while running: its drives were open, or what it made stays */
     /* The drives hold what a killed making of this run left: the fleet may be created over it. */
     bool replace_drives;

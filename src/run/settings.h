@@ -55,8 +55,9 @@ struct shore__settings {
     uint64_t updates_before; /* updates that the moments have seen before the first step */
     bool shuffle;
     enum shore__products products;
-    uint32_t threads;   /* 0: all */
-    const char *device; /* compute's; not recorded. NULL: the processor */
+    uint32_t threads;                    /* 0: all */
+    const char *device;                  /* compute's; not recorded. NULL: the processor */
+    const struct shore_machine *machine; /* whose rates a plan takes; not recorded. NULL: rates are assumed */
     /* schedule and hyper-parameters: may change on resume, recorded at that step */
     uint64_t steps; /* 0: not given */
     double epochs;  /* 0: steps count */

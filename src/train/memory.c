@@ -18,6 +18,7 @@ static uint64_t written_most(const struct shore__settings *s) {
 struct shore__facts shore__train_facts_of(const struct shore__settings *s, const struct shore__model *m) {
     struct shore__facts f = {
         .model = m,
+        .machine = s->machine,
         .batch = shore__batch_shape(s->batch, s->seq_len),
         .mode = s->fp32 ? SHORE__F32 : SHORE__BF16,
         .one_memory = true,

@@ -97,7 +97,7 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     int rc = shore__tempo_open(s->emulate, &s->drives, &t->tempo, diag);
     shore__tempo_take_step(t->tempo, t->run->hint_step + 1);
     if (!rc) rc = shore__train_facts(s, t->m, t->tempo, &t->facts, diag);
-    t->facts.machine = t->machine ? t->machine : t->run->machine;
+    if (!rc && t->machine) t->facts.machine = t->machine;
     if (!rc) rc = shore__plan_training(&t->facts, s->memory_bytes, &t->plan, NULL, diag);
     if (rc) return rc;
     if (t->events->planned) t->events->planned(t->events->ctx, &t->facts, &t->plan);
