@@ -119,9 +119,11 @@ static uint64_t padding(const struct shore__facts *f, const struct shore__train_
         struct shore__page_id id = shore__page_at(m, t->index);
         uint32_t segment, count;
         shore__page_segments(m, id, &segment, &count);
-        uint64_t bytes = shore__layout_elems(m->layout, id.block, segment, count) * each;
-        if (id.kind == SHORE__PAGE_TAIL) continue; /* it comes in every step */
-        if (p->plan->fate[i].way == SHORE_WAY_KEEP) {
+        /* a tail is fetched in every step, which is a cost of its own; and the host updates its pages itself */
+        bool stays = p->plan->fate[i].way == SHORE_WAY_KEEP;
+        bool apart = id.kind == SHORE__PAGE_TAIL || (stays && f->host_update);
+        uint64_t bytes = apart ? 0 : shore__layout_elems(m->layout, id.block, segment, count) * each;
+        if (stays) {
             kept += f->lora_rank ? 0 : t->bytes - bytes; /* what stays and is only read crosses no link */
         } else {
             moves += t->bytes;

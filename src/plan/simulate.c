@@ -132,12 +132,12 @@ static uint32_t *where(const struct stream *st, uint32_t tensor) {
     return &st->where[2 * tensor];
 }
 
-/* Whether a tensor still lies in a buffer of the stream, so that it need not come in this step. An update leaves new
- * parameters in the host's buffers, but not in a device's. */
+/* Whether a tensor still lies in a buffer of the stream, so that it need not come in this step. An update changes it on
+ * the drives, and not there. */
 static bool is_there(const struct stream *st, const struct entry *e) {
     uint32_t b = *where(st, e->tensor);
     if (b >= st->nbuffers || st->buffer[b].tensor != e->tensor) return false;
-    return e->route == DRIVE_IN || e->changer == SHORE__NONE || st->buffer[b].step == st->step;
+    return e->changer == SHORE__NONE || st->buffer[b].step == st->step;
 }
 
 /* Goes on to the next entry. */
