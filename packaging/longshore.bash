@@ -18,6 +18,10 @@ _longshore() {
         mapfile -t COMPREPLY < <(compgen -W "${words[*]}" -- "$word")
         return
     fi
+    if [ "$before" = --machine ] || [ "$before" = --emulate ]; then # files otherwise
+        mapfile -t COMPREPLY < <(compgen -W "$("${COMP_WORDS[0]}" machine --list 2>/dev/null)" -- "$word")
+        return
+    fi
     case $word in
     -*) mapfile -t words < <(grep -oE '^  --[a-z0-9-]+' <<<"$help") ;;
     *) [ ${#command[@]} = $((COMP_CWORD - 1)) ] && mapfile -t words < <(grep -oE '^  [a-z]+ ' <<<"$help" | grep -v longshore) ;;

@@ -109,6 +109,11 @@ refused "a file that is gone" '/rack.json is not a file' train --resume "$place/
 must remove "$place/there"
 mv "$place/gone.json" "$place/rack.json"
 
+# Machines that come with the program have names.
+rm -rf "$place"/d[123]/*
+must train "${common[@]}" --steps 1 --emulate gpu-24gb --drive "${d[0]}" --out "$place/named"
+grep -q 'times are those of gpu-24gb' "$place/log" && ok "a known machine" || fail "not the known machine's times"
+
 # What cannot be.
 echo '{"link": {"shard": "8GB"}}' >"$place/bad.json"
 refused "unknown key" 'did you mean "shared"' train "${common[@]}" --emulate "$place/bad.json" --drive "${d[0]}/x" --out "$place/no"
