@@ -61,7 +61,7 @@ class Work:
 
     kind: str  # "product", "product_input", "product_weight", "attention", "attention_backward" or "rows"
     precision: str  # "fp32", "bf16", "fp16", "tf32" or "fp8"
-    rows: int  # of the product; 0: of "rows"
+    rows: int  # of the product, or that are read and written
     work: int = 0  # 2 for each multiply-add; of "rows" the bytes that are read and written
 
 
@@ -111,7 +111,7 @@ class Trace:
         for unit in self.units:
             works = {
                 way: [
-                    replace(w, work=w.work * factor, rows=w.rows * (factor if "product" in w.kind else 1)) for w in of
+                    replace(w, work=w.work * factor, rows=w.rows * (1 if "attention" in w.kind else factor)) for w in of
                 ]
                 for way, of in (("forward", unit.forward), ("backward", unit.backward))
             }
@@ -364,7 +364,8 @@ class _Recorder(DispatchMode):
             made = [t for t in _tensors(out) if _storage(t) not in there]
             written = sum(map(_nbytes, made))
             read = sum(map(_nbytes, there.values()))
-            return "rows", "fp32", 0, written + (min(read, written) if name in _PICKS else read)
+            work = written + (min(read, written) if name in _PICKS else read)
+            return "rows", "fp32", _places(*made, *there.values()), work
         factors = [t for t in _tensors(args) if t.is_floating_point()]
         precision = self.precisions.get(factors[-1].dtype, "fp32")
         if "attention" in name:
@@ -428,6 +429,11 @@ def _tensors(tree):
 def _nbytes(t):
     """Bytes of a tensor that are read: less than its elements' if it is expanded."""
     return min(t.numel() * t.dtype.itemsize, t.untyped_storage().nbytes())
+
+
+def _places(*tensors):
+    """Rows of the first tensor that has any; 1: all are numbers."""
+    return next((t.numel() // t.shape[-1] for t in tensors if t.dim() and t.shape[-1]), 1) or 1
 
 
 def _rows(out, name):
