@@ -151,7 +151,8 @@
     ROW(CHOICE, "update", host_update, RESOURCE, 0, false, 0, 0, "drive|host", \
         "where UPDATE runs; host: state and gradients cross the link, as in ZeRO-Infinity, for comparison") \
     ROW(TEXT, "emulate", emulate, RECORDED, NULL, false, 0, 0, "FILE", \
-        "take as long as the machine would that FILE describes, or one of 'longshore machine --list'; with --resume, none ends it")
+        "take as long as the machine would that FILE describes, or one that 'longshore machine --list' names; with " \
+        "--resume, none ends it")
 
 #define SHORE__SETTINGS_OF_REPORTS(ROW) \
     ROW(WHOLE, "eval-every", eval_every, RESOURCE, 0, false, 0, SHORE__STEPS_MOST, "N", \
