@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arena.h"
 #include "base/limits.h"
 #include "cli/cli.h"
 #include "files/json.h"
@@ -153,6 +154,7 @@ static int measure(const struct args *a, struct shore_machine **out, struct shor
     int rc = shore_machine_measure(&how, out, diag);
     if (!rc) {
         progress(NULL, "computing");
+        shore__heap_keep(true); /* as in training with room for it */
         rc = shore__measure_computing(*out, shore__cli_stop_wanted, diag);
     }
     shore__cli_progress_end();
