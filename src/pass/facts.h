@@ -35,6 +35,7 @@ struct shore__facts {
 
     /* of the settings */
     bool compressed, gradient_bf16, host_update, samples;
+    bool never_speculates; /* updates begin once the norm is known */
     uint32_t tokens; /* of the tokenizer, as far as one is named */
     enum shore__when offload;
     enum shore_policy policy;

@@ -40,6 +40,17 @@ static struct operation operation_at(uint32_t n, uint32_t i) {
     return (struct operation){BETWEEN, 0, "between steps"};
 }
 
+static bool wait_for_norm(const struct shore__facts *f) {
+    return f->never_speculates && !f->host_update;
+}
+
+/* The gradient of a block is updated behind it, or all are behind the last one, when the norm is known. */
+static void cost_gradients(const struct shore__costing *c, uint32_t op, uint32_t block, bool last) {
+    bool wait = wait_for_norm(c->f);
+    for (uint32_t b = wait ? 0 : block; wait ? last && b < c->f->model->nblocks : b == block; b++)
+        shore__costs_gradient(c, op, b, 0, shore__trained_segments(c->f, b));
+}
+
 static void cost(const struct shore__costing *c, struct operation o, uint32_t op) {
     const struct shore__model *m = c->f->model;
     uint32_t head = shore__model_head(m), of = o.what == BACKWARD ? o.layer : o.what == HEAD_BACKWARD ? head : 0;
@@ -51,7 +62,7 @@ static void cost(const struct shore__costing *c, struct operation o, uint32_t op
     if (o.what == BACKWARD) shore__costs_backward(c, op);
     if (o.what == LOOKUPS) shore__costs_lookups(c, op);
     if (o.what == EMBED || o.what == LOSS) shore__costs_tail(c, op, o.what == EMBED ? 0 : head);
-    if (o.what & GRADIENTS) shore__costs_gradient(c, op, of, 0, shore__trained_segments(c->f, of));
+    if (o.what & GRADIENTS) cost_gradients(c, op, of, o.what == LOOKUPS);
     if (o.what == LOOKUPS) shore__costs_end(c, op);
 }
 
@@ -119,7 +130,7 @@ static struct reader who_reads(const struct shore__facts *f, const struct shore_
 static uint32_t changed_at(const struct shore__facts *f, uint32_t number) {
     uint32_t n = f->model->arch.n_layer;
     struct shore__page_id id = shore__page_at(f->model, number);
-    if (f->host_update || id.block == 0) return shore__phase_backward(n, 0);
+    if (f->host_update || wait_for_norm(f) || id.block == 0) return shore__phase_backward(n, 0);
     return id.kind == SHORE__PAGE_LAYER ? shore__phase_backward(n, id.block) : shore__phase_head(n);
 }
 

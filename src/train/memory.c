@@ -29,6 +29,7 @@ struct shore__facts shore__train_facts_of(const struct shore__settings *s, const
         .compress = s->compress,
         .gradient_bf16 = s->gradient_bf16,
         .host_update = s->host_update,
+        .never_speculates = s->speculate == SHORE__OFF,
         .samples = s->sample_every != 0,
         .tokens = s->model || (s->tokenizer && strcmp(s->tokenizer, "bytes") != 0) ? m->arch.vocab : 0,
         .offload = s->offload,
