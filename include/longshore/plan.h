@@ -23,7 +23,7 @@
  *   group's buffers. Several tensors of a group are used one after the other.
  * - What is made, moves and is never read (a piece of gradient) holds its buffer until the work behind its maker took
  * it.
- * - Work behind operations is done in their order. The next step's readers wait for what it changes.
+ * - Work behind operations: what the next step needs first goes first. Its readers wait for what it changes.
  * - The commit follows the work behind the last operation. The next step overlaps it until the first operation that
  *   makes a piece of gradient.
  * An operation without any work takes no time, and nothing comes for it: what happens between some steps is rare.

@@ -22,14 +22,21 @@ static double later(double a, double b) {
 
 /* ---- lanes ------------------------------------------------------------------------------------------------------- */
 
+/* Forgets jobs that are done. */
+static void drop_done(struct lane *l, double now) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < l->queued; i++)
+        if (l->done[l->queue[i]] > now) l->queue[kept++] = l->queue[i];
+    l->queued = kept;
+}
+
 /* Asks a lane for what an operation waits for. It goes before the work behind operations, which ends so much later. */
-static double ask(struct lane *l, uint32_t asked, double now, double seconds) {
+static double ask(struct lane *l, double now, double seconds) {
     double start = later(now, l->asked.free), over = shore__bucket_serve(&l->asked, now, seconds);
     if (l->behind <= start) return over;
-    while (l->open < asked && l->done[l->open] <= start)
-        l->open++;
-    for (uint32_t j = l->open; j < asked; j++)
-        l->done[j] += seconds;
+    drop_done(l, start);
+    for (uint32_t i = 0; i < l->queued; i++)
+        l->done[l->queue[i]] += seconds;
     l->behind += seconds;
     return over;
 }
@@ -38,7 +45,7 @@ static double move(struct run *r, enum route route, double now, double bytes) {
     const struct route_lanes *way = &r->s->route[route];
     double over = now;
     for (uint32_t i = 0; i < way->count; i++)
-        over = later(over, ask(way->on[i].lane, r->asked, now, bytes * way->on[i].each));
+        over = later(over, ask(way->on[i].lane, now, bytes * way->on[i].each));
     if (route != BUS_IN && route != BUS_OUT) {
         bool in = route == DRIVE_IN || route == ACROSS_IN;
         *(in ? &r->read : &r->written) += (uint64_t)bytes;
@@ -47,23 +54,35 @@ static double move(struct run *r, enum route route, double now, double bytes) {
     return over;
 }
 
+/* Adds to what a job does in a lane. It goes behind jobs that the next step needs sooner, and before the others. */
+static void add_behind(struct run *r, struct lane *l, uint32_t job, double seconds) {
+    const struct shore__simulation *s = r->s;
+    double now = later(l->asked.free, r->now), start = now;
+    uint32_t needed = s->job[job % s->njobs].needed;
+    bool queued = l->done[job] > now;
+    drop_done(l, now);
+    for (uint32_t i = 0; i < l->queued; i++)
+        if (s->job[l->queue[i] % s->njobs].needed <= needed) start = later(start, l->done[l->queue[i]]);
+    for (uint32_t i = 0; i < l->queued; i++)
+        if (s->job[l->queue[i] % s->njobs].needed > needed) l->done[l->queue[i]] += seconds;
+    if (!queued) l->queue[l->queued++] = job;
+    l->done[job] = start + seconds;
+    l->behind = later(l->behind, now) + seconds;
+}
+
 /* Leaves a part of the work behind an operation. begins: the first one. */
 static void leave_behind(struct run *r, const struct timed_operation *op, double part, bool begins) {
     struct shore__simulation *s = r->s;
     const struct job *job = &s->job[op->job];
-    r->asked += begins;
-    s->job_at[r->asked - 1] = r->now;
-    for (uint32_t i = job->first; i < job->end; i++) {
-        struct lane *l = s->part[i].lane;
-        l->behind = later(later(l->behind, l->asked.free), r->now) + s->part[i].seconds * part * l->left;
-    }
     const struct route_lanes *way = &s->route[s->one_memory ? KEPT_HERE : KEPT_THERE];
-    for (uint32_t i = 0; op->kept_bytes > 0 && i < way->count; i++) {
-        struct lane *l = way->on[i].lane;
-        l->behind = later(later(l->behind, l->asked.free), r->now) + op->kept_bytes * way->on[i].each * part;
-    }
-    for (uint32_t i = 0; i < s->nbusy; i++)
-        s->busy[i]->done[r->asked - 1] = s->busy[i]->behind;
+    uint32_t j = begins ? r->asked++ : r->asked - 1;
+    s->job_at[j] = r->now;
+    for (uint32_t i = 0; begins && i < s->nbusy; i++)
+        s->busy[i]->done[j] = 0;
+    for (uint32_t i = job->first; i < job->end; i++)
+        add_behind(r, s->part[i].lane, j, s->part[i].seconds * part * s->part[i].lane->left);
+    for (uint32_t i = 0; op->kept_bytes > 0 && i < way->count; i++)
+        add_behind(r, way->on[i].lane, j, op->kept_bytes * way->on[i].each * part);
 }
 
 /* When a job will be done, as far as is known now. */
@@ -85,8 +104,9 @@ static double compute(struct run *r, double start, double seconds) {
         struct lane *l = s->sharing[i];
         if (!(l->behind > start)) continue;
         end += l->slows * fmin(seconds, l->behind - start);
-        for (uint32_t j = l->open; j < r->asked; j++)
-            if (l->done[j] > start) l->done[j] += l->slowed * fmin(seconds, l->done[j] - start);
+        drop_done(l, start);
+        for (uint32_t j = 0; j < l->queued; j++)
+            l->done[l->queue[j]] += l->slowed * fmin(seconds, l->done[l->queue[j]] - start);
         l->behind += l->slowed * fmin(seconds, l->behind - start);
     }
     s->compute_seconds += end - start;
@@ -149,19 +169,31 @@ static void advance(struct stream *st, struct entry *e, uint32_t buffer) {
     st->step++;
 }
 
+static double free_at(const struct run *r, const struct buffer *b) {
+    return b->job != SHORE__NONE ? done(r, b->job) : b->free;
+}
+
+/* The buffer that is free soonest. */
+static uint32_t soonest(const struct run *r, const struct stream *st) {
+    uint32_t best = st->oldest;
+    for (uint32_t b = best; b != SHORE__NONE && free_at(r, &st->buffer[best]) > r->now; b = st->buffer[b].after)
+        if (free_at(r, &st->buffer[b]) < free_at(r, &st->buffer[best])) best = b;
+    return best;
+}
+
 /* The stream's next entry takes a buffer, if there is one. must: whatever it takes. */
 static bool take_next(struct run *r, struct stream *st, bool must) {
     struct shore__simulation *s = r->s;
     struct entry *e = &st->entry[st->at];
     bool comes = e->passing == COMES, there = comes && is_there(st, e);
-    uint32_t b = there ? *where(st, e->tensor) : st->oldest;
+    uint32_t b = there ? *where(st, e->tensor) : e->passing == WAITS ? soonest(r, st) : st->oldest;
     struct buffer *to = &st->buffer[b];
     if (e->other && !e->copy && e->other->entry[e->its].stays) { /* the device still has it */
         e->at = 0;
         advance(st, e, SHORE__NONE);
         return true;
     }
-    double at = ready(r, st, e, there), room = there ? to->there : to->job != SHORE__NONE ? done(r, to->job) : to->free;
+    double at = ready(r, st, e, there), room = there ? to->there : free_at(r, to);
     if (later(at, room) == INFINITY && !must) return false;
     e->at = at < INFINITY ? at : r->now;
     if (room < INFINITY) e->at = later(e->at, room);
@@ -272,14 +304,15 @@ static void end_parts(struct run *r) {
 static double operation_starts(const struct run *r, uint32_t operation) {
     const struct shore__simulation *s = r->s;
     const struct timed_operation *op = &s->op[operation];
-    double start = r->now;
+    double start = r->now, over = r->ended;
+    uint32_t before = (r->step - 1) * s->njobs; /* the last step's jobs */
     if (!r->step) return start;
-    if (op->waits) start = later(start, done(r, (r->step - 1) * s->njobs + op->waits - 1));
-    if (operation == s->first_gradient) {
-        double over = s->njobs ? later(r->ended, done(r, r->step * s->njobs - 1)) : r->ended;
-        start = later(start, over + s->commit_seconds);
-    }
-    return start;
+    for (uint32_t i = op->first_wait; i < op->end_wait; i++)
+        start = later(start, done(r, before + s->wait[i]));
+    if (operation != s->first_gradient) return start;
+    for (uint32_t j = 0; j < s->njobs; j++)
+        over = later(over, done(r, before + j));
+    return later(start, over + s->commit_seconds);
 }
 
 static void run_operation(struct run *r, uint32_t operation) {
@@ -357,7 +390,7 @@ static void add_parameter(struct shore__simulation *s, const struct shore__use *
     else if (moves)
         add_entry(s, host, u, COMES, route_of(s, of, SHORE_WAY_MOVE, true));
     else if (t->changer != SHORE__NONE) {
-        if (op->waits <= t->changer) op->waits = t->changer + 1;
+        s->wait[op->end_wait++] = t->changer;
         if (u->operation == t->first_reader) s->op[t->changed].kept_bytes += (double)of->bytes;
     }
     if (host[1].nbuffers) add_copy(s, host + 1, u, u->tensor);
@@ -444,10 +477,12 @@ static void open_streams(struct run *r, const struct shore__fate *fate) {
             (uint32_t)fate[s->buffers_of[i]].count;
     }
     for (uint32_t o = 0; o < p->nops; o++)
-        s->op[o].more_seconds = s->op[o].kept_bytes = s->op[o].waits = 0;
-    for (uint32_t o = 0; o < p->nops; o++)
+        s->op[o].more_seconds = s->op[o].kept_bytes = 0;
+    for (uint32_t o = 0; o < p->nops; o++) {
+        s->op[o].first_wait = s->op[o].end_wait = o ? s->op[o - 1].end_wait : 0;
         for (uint32_t i = s->op[o].first; i < s->op[o].end; i++)
             add_use(s, fate, &s->use[i]);
+    }
     for (uint32_t i = 0; i < 2 * s->ngroups; i++) {
         struct stream *st = &s->stream[i];
         if (st->nbuffers > st->count) st->nbuffers = st->count;
@@ -465,7 +500,7 @@ static void open_streams(struct run *r, const struct shore__fate *fate) {
     memset(s->left, 0, p->ntensors * sizeof *s->left);
     for (uint32_t i = 0; i < s->nlanes; i++) {
         s->lane[i].asked = (struct shore__bucket){.each = 1};
-        s->lane[i].behind = s->lane[i].open = 0;
+        s->lane[i].behind = s->lane[i].queued = 0;
     }
 }
 

@@ -15,10 +15,10 @@ enum { OF_READ, OF_WRITE, OF_MIXED, OF_UPDATE, LANES_OF_DRIVE };
 struct lane {
     struct shore__bucket asked; /* what operations wait for, which goes before the work behind them */
     enum shore_lane as;
-    double each;   /* seconds for a unit of work; 0: no limit */
-    double behind; /* when all work behind operations will be done */
-    double *done;  /* the same of each job */
-    uint32_t open; /* the first job that may not be done */
+    double each;             /* seconds for a unit of work; 0: no limit */
+    double behind;           /* when all work behind operations will be done */
+    double *done;            /* the same of each job */
+    uint32_t *queue, queued; /* jobs that may not be done */
     /* of work on the cores that operations compute on: how much longer both take while both run */
     double slows, slowed;
     double behind_seconds; /* of all jobs of a step */
@@ -36,13 +36,14 @@ struct route_lanes {
     uint32_t count;
 };
 
-/* Work behind an operation, in order. */
+/* Work behind an operation. */
 struct job_part {
     struct lane *lane;
     double seconds;
 };
 struct job {
     uint32_t first, end; /* of its parts */
+    uint32_t needed;     /* the first operation of the next step that reads what it changes */
 };
 
 struct timed_tensor {
@@ -55,12 +56,12 @@ struct timed_tensor {
 
 struct timed_operation {
     double seconds;
-    double more_seconds; /* for what is computed again, less what memory saves */
-    double kept_bytes;   /* that the job behind it sends to where they stay */
-    uint32_t first, end; /* of its uses */
-    uint32_t job;        /* behind it */
-    uint32_t waits;      /* 1 + the last step's job that changes what it reads in place */
-    bool idle;           /* it has no work: what it may read is rare, as between two steps */
+    double more_seconds;           /* for what is computed again, less what memory saves */
+    double kept_bytes;             /* that the job behind it sends to where they stay */
+    uint32_t first, end;           /* of its uses */
+    uint32_t job;                  /* behind it */
+    uint32_t first_wait, end_wait; /* the last step's jobs that change what it reads in place */
+    bool idle;                     /* it has no work: what it may read is rare, as between two steps */
     double began, ended;
 };
 
@@ -117,11 +118,13 @@ struct shore__simulation {
     struct buffer *buffers;
     uint32_t *buffers_of, nbuffers; /* tensors that are buffers */
     uint32_t *saving, nsaving;      /* tensors that save work */
+    uint32_t *wait;                 /* jobs, by operation */
     uint32_t *groups;               /* by number: as tensors call them */
     uint32_t *where;                /* of all streams: of the host and of a device */
     double *left;                   /* by tensor: when it has left */
     double *job_at;                 /* by job of all steps */
     double *done;                   /* of all lanes */
+    uint32_t *queues;
     uint32_t njobs, nlanes, nbusy, nsharing, ngroups, nactive, nhere;
     uint32_t first_gradient;  /* the operation that waits for the last step's commit */
     double work[SHORE_LANES]; /* behind all operations, on all drives */

@@ -197,7 +197,7 @@ static void add_jobs(struct shore__simulation *s, const struct shore_machine *m,
     uint32_t parts = 0;
     for (uint32_t o = 0; o < p->nops; o++) { /* program->cost need not be in order, but its operations have one job */
         s->op[o].job = SHORE__NONE;
-        s->job[s->njobs].first = parts;
+        s->job[s->njobs] = (struct job){.first = parts, .needed = SHORE__NONE};
         for (uint32_t i = s->op[o].first; i < s->op[o].end; i++)
             if (s->use[i].kind == SHORE__CHANGES) s->op[o].job = s->njobs;
         for (uint32_t i = 0; i < p->ncosts; i++) {
@@ -278,6 +278,8 @@ static void read_tensors(struct shore__simulation *s, const struct shore_machine
     }
     for (uint32_t t = 0; t < p->ntensors; t++) {
         struct timed_tensor *of = &s->tensor[t];
+        struct job *job = of->changer == SHORE__NONE ? NULL : &s->job[of->changer];
+        if (job && of->first_reader < job->needed) job->needed = of->first_reader;
         bool waits = of->maker != SHORE__NONE && of->first_reader == SHORE__NONE && p->tensor[t].ways & SHORE_WAY_MOVE;
         if (waits && of->maker < s->first_gradient) s->first_gradient = of->maker;
         uint32_t again = p->tensor[t].again, parts = p->tensor[t].again_parts;
@@ -359,11 +361,13 @@ static void divide(struct shore__simulation *s, struct room *r) {
     s->buffers = carve(r, 2 * (uses + n), sizeof *s->buffers);
     s->buffers_of = carve(r, n, sizeof *s->buffers_of);
     s->saving = carve(r, n, sizeof *s->saving);
+    s->wait = carve(r, uses, sizeof *s->wait);
     s->groups = carve(r, n, sizeof *s->groups);
     s->where = carve(r, 2 * n, sizeof *s->where);
     s->left = carve(r, n, sizeof *s->left);
     s->job_at = carve(r, SHORE__SIMULATED_STEPS * ops, sizeof *s->job_at);
     s->done = carve(r, SHORE__SIMULATED_STEPS * ops * lanes, sizeof *s->done);
+    s->queues = carve(r, SHORE__SIMULATED_STEPS * ops * lanes, sizeof *s->queues);
 }
 
 /* Finds the lanes that work behind operations takes, and those of them that share cores with operations. */
@@ -372,6 +376,7 @@ static void find_busy(struct shore__simulation *s) {
         struct lane *l = &s->lane[i];
         bool updates = i == LANE_LINK_IN || i == LANE_LINK_OUT || i == LANE_BUS_IN || i == LANE_BUS_BOTH;
         l->done = s->done + (size_t)i * SHORE__SIMULATED_STEPS * (s->program->nops + 1);
+        l->queue = s->queues + (l->done - s->done);
         if (l->behind_seconds <= 0 && !updates) continue;
         s->busy[s->nbusy++] = l;
         if (l->slows > 0) s->sharing[s->nsharing++] = l;

@@ -205,6 +205,20 @@ static void a_gradient_waits_for_its_buffer(void **state) {
     shore_program_free(m.program);
 }
 
+/* Four seconds of update for each gradient, and two of backward between them: all eight are half done when backward
+ * ends. The first layer's is done four seconds later, and one more every two seconds, each before its forward. */
+static void updates_that_are_needed_first_go_first(void **state) {
+    struct made m = layers(1);
+    updates(&m, LAYERS, 1);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        m.fate[m.layer + l].way = SHORE_WAY_KEEP;
+    struct shore_machine machine = {.ndrives = 1, .drive[0] = {.update = 25}};
+    struct shore_plan_times t = times(&m, &machine);
+    is(t.lane_seconds[SHORE_LANE_DRIVE_UPDATE], LAYERS * 4);
+    is(t.step_seconds, 4 + (LAYERS - 1) * 2 + 1 + LAYERS * 2);
+    shore_program_free(m.program);
+}
+
 static void a_commit_overlaps_forward(void **state) {
     struct made m = layers(1);
     updates(&m, 2, 1);
@@ -433,6 +447,7 @@ int main(void) {
         cmocka_unit_test(reads_and_writes_share_the_mixed_rate),
         cmocka_unit_test(drives_divide_the_work),
         cmocka_unit_test(a_gradient_waits_for_its_buffer),
+        cmocka_unit_test(updates_that_are_needed_first_go_first),
         cmocka_unit_test(a_commit_overlaps_forward),
         cmocka_unit_test(updates_share_the_cores),
         cmocka_unit_test(what_is_left_is_kept_or_moved),
