@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import threading
@@ -12,6 +13,7 @@ from types import FrameType
 from typing import Any, TypeVar, cast
 
 import torch
+import torch.utils.checkpoint
 from torch import overrides
 from torch._subclasses import fake_tensor
 from torch.nn.utils import stateless
@@ -168,6 +170,17 @@ def saves_checkpoints_input() -> bool:
     return frame is not None and frame.f_globals["__name__"] == "torch.utils.checkpoint"
 
 
+def begin_checkpoint(function: Callable, args: tuple, kwargs: dict) -> Any:
+    """Begins a checkpoint around what this thread computes next, which function(*args, **kwargs) computes again. It
+    ends with the returned generator's next step."""
+    made = torch.utils.checkpoint._checkpoint_without_reentrant_generator
+    given = [function, True, torch.utils.checkpoint.noop_context_fn, "default", False]
+    given += [True] * ("early_stop" in inspect.signature(made).parameters)
+    checkpoint = made(*given, *args, **kwargs)
+    next(checkpoint)
+    return checkpoint
+
+
 # ---- modules
 
 
@@ -183,10 +196,19 @@ def buffers_not_saved(module: torch.nn.Module) -> set:
     return module._non_persistent_buffers_set
 
 
+def _kinds_of_hooks(module: torch.nn.Module) -> tuple:
+    return module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+
+
 def module_hooks(module: torch.nn.Module) -> list:
     """All hooks of a module's forward and backward."""
-    kinds = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
-    return [hook for hooks in kinds for hook in hooks.values()]
+    return [hook for hooks in _kinds_of_hooks(module) for hook in hooks.values()]
+
+
+def remove_hooks(module: torch.nn.Module) -> None:
+    """Removes them."""
+    for hooks in _kinds_of_hooks(module):
+        hooks.clear()
 
 
 def is_compiled(module: torch.nn.Module) -> bool:

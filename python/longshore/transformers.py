@@ -65,6 +65,7 @@ class TrainingArguments(transformers.TrainingArguments):
         run: Directory of the run. Default: output_dir/run.
         drives: Directories, files, block devices or ``ssh://HOST/PATH``. Default: the run's directory.
         memory: Most bytes that Longshore holds, such as "8GiB". Default: half of the machine's memory.
+        memory_of: "process" makes memory a promise about the whole process, as longshore.wrap() says.
         gpu_memory, pinned_memory: As longshore.wrap() takes them. The device is transformers' own: the first
             accelerator, or with use_cpu=True the CPU.
         storage, activations, activation_room, compress, compress_after, moments_from, sum_groups, fused_loss,
@@ -78,6 +79,7 @@ class TrainingArguments(transformers.TrainingArguments):
     run: str = _option("directory of the run; by default OUTPUT_DIR/run")
     drives: list[str] = _option("directories, files, block devices, ssh://HOST/PATH; by default the run's directory")
     memory: str = _option("what Longshore may hold, as 8GiB; by default half of the machine's")
+    memory_of: str = _option("engine or process: what memory is a promise about")
     gpu_memory: str = _option("what the run may take on the accelerator, as 20GiB; by default what is useful")
     pinned_memory: str = _option("the part of memory that may be pinned, as 4GiB; by default what can be had")
     storage: str = _option("bf16 or fp32: dtype on the drives that is fetched; by default the parameters' dtype")
@@ -238,7 +240,7 @@ class Trainer(transformers.Trainer):
         if resumes:
             asked = arguments_of(given)[0]
             checkpoint.same_optimizer(place, asked["optimizer"])
-            budgets: dict = {key: said.get(key) for key in ("memory", *BUDGETS, "rank_timeout")}
+            budgets: dict = {key: said.get(key) for key in ("memory", "memory_of", *BUDGETS, "rank_timeout")}
             engine = resume(place, self.model, device=args.device, **budgets)
             try:
                 refuse_other_groups(given, engine.optimizer, place)

@@ -185,7 +185,7 @@ def _engine(model, settings, given, monitor, optimizer, lr_scheduler, training_d
 def _resumed(model, settings):
     """The engine of a run that exists."""
     try:
-        budgets = {name: settings.said.get(name) for name in ("memory", *BUDGETS, "rank_timeout")}
+        budgets = {name: settings.said.get(name) for name in ("memory", "memory_of", *BUDGETS, "rank_timeout")}
         engine = resume(settings.run, model, device=get_accelerator().current_device(), **budgets)
     except BusyError as e:
         several = "if the script has several models, leave longshore.run out: nvme_path gives each a directory"

@@ -41,6 +41,9 @@ class Running(threading.local):
         self.hooks = self.depth = None  # the hooks for saved tensors; the length of modules when they were set
         self.offloads = False  # whether activations go to the drives
         self.has_labels = False  # whether the model was called with labels, and computes its loss
+        # of the layer that computes, if what it saves has a Fate: itself, its Fate, and its checkpoint
+        self.layer = self.fate = self.checkpoint = None
+        self.versions = {}  # of its buffers, as it began
         self.view_copies = []  # copies of views with gradients: (copy, its version then, the parameter's handle)
 
     def belong_to(self, owner):
@@ -70,6 +73,8 @@ class Running(threading.local):
         module = None
         while module is not whose:
             module, blocks = self.modules.pop()
+            if module is self.layer:
+                self.end_layer()
             for streamed in blocks:
                 streamed.pins -= 1
         if not self.modules:
@@ -78,6 +83,12 @@ class Running(threading.local):
             hooks, self.hooks = self.hooks, None
             hooks.__exit__(None, None, None)
         return not self.modules
+
+    def end_layer(self):
+        """Ends the checkpoint of the layer that computes."""
+        checkpoint, self.layer, self.fate, self.checkpoint = self.checkpoint, None, None, None
+        if checkpoint is not None:
+            next(checkpoint, None)
 
     def _count(self, by):
         if self.owner is None:

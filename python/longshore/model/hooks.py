@@ -195,10 +195,14 @@ class ModuleHook:
             streams.prefetch_next(self.last, 1)
         if streams.clock.runs:
             streams.clock.go("backward" if in_backward() else "forward", *self.unit)
+        if self.is_layer and streams.fates is not None:
+            streams.fates.begin(streams.inside, self.name, module, args, kwargs)
         return args, kwargs
 
     def post_forward(self, module, args, kwargs, output):
         streams, blocks = self.streams, self.blocks
+        if self.is_layer and streams.fates is not None:
+            streams.fates.end(streams.inside, self.name, module, output is not None)
         streams.leave(module)
         if self.is_layer and streams.turns is not None:
             streams.turns.leave(module)

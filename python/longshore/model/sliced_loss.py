@@ -55,6 +55,12 @@ def _head_of(model):
     return head if type(head) is torch.nn.Linear else None
 
 
+def head_of(model):
+    """(name, module) of the head of a run with fused_loss."""
+    head = _head_of(model)
+    return next((name, module) for name, module in model.named_modules() if module is head)
+
+
 def attach(streams, model):
     """Lets the head of a model that these streams bring compute its loss in slices, unless it is one of the layers, for
     which micro-batches take turns."""

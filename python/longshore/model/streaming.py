@@ -87,6 +87,7 @@ class Streams:
         self.progress, self.clock = progress.Step(), StepClock(None if device is None else self.places.device)
         self.make_activations = None  # makes the Activations of an opened state; None: activations stay in memory
         self.activations = None
+        self.fates = None  # the Fates of layers; None: where there are activations, all that may go there does
         self.copies_bytes = 0  # bytes of copies that resident(write="temporary") holds
         self.why = CLOSED  # why nothing can be fetched while state is None
         self.asleep = None  # what a sleeping engine goes on with: run/sleep.py
@@ -447,7 +448,8 @@ class Streams:
         if packed is None:
             if self.clock.runs:
                 self.clock.saves(tensor)
-            packed = self.activations.pack(tensor) if self.inside.offloads else Stayed(tensor)
+            goes = self.inside.offloads and (self.fates is None or self.fates.goes(self.inside))
+            packed = self.activations.pack(tensor) if goes else Stayed(tensor)
         return packed if self.turns is None else (self.turns.number, packed)
 
     def _unpack(self, packed):

@@ -35,6 +35,7 @@ from ..torch_internals import (
     name_of,
     next_sequence_number,
     parameters_of,
+    remove_hooks,
     sequence_number,
     storage_id,
     tree_leaves,
@@ -76,11 +77,18 @@ class Unit:
     backward: list = field(default_factory=list)  # of Work; with what checkpoints compute again
     saved_bytes: int = 0  # of storages that autograd saves here first, without parameters, buffers and the batch
     saved_input_bytes: int = 0  # the part of them that are inputs of the unit
+    saved_sizes: list = field(default_factory=list)  # bytes of each of them
     boundary_bytes: int = 0  # of its inputs that other units have made, from which it can be computed again
     output_bytes: int = 0  # of its outputs
     # the most in memory that autograd has not saved, without parameters and the batch, while it computes
     forward_temporary_bytes: int = 0
     backward_temporary_bytes: int = 0
+    # the most in memory, saved or not, beyond what earlier units have saved, while it computes; and what waits there as
+    # its backward begins
+    forward_most_bytes: int = 0
+    backward_most_bytes: int = 0
+    backward_waits_bytes: int = 0
+    before_bytes: int = 0  # what earlier units have saved as it begins
     seconds: dict = field(default_factory=dict)  # of "forward" and "backward", once a step was measured
 
     @property
@@ -98,6 +106,7 @@ class Trace:
     inputs_bytes: int  # of the batch
     logits_bytes: int = 0  # of the output's `logits`; 0: it has none
     vocabulary: int = 0  # the last dimension of these
+    has_loss: bool = False  # whether the model computes a loss
     guesses: list = field(default_factory=list)  # what the values of a batch decide, and the trace does not know
     why: str = ""  # if it is made of the blocks alone: why the model could not be traced
 
@@ -194,7 +203,10 @@ def _like(t, device):
 def _copied(model, device):
     """A copy of a model without values, on a device."""
     own = [*model.parameters(), *model.buffers()]
-    return copy.deepcopy(model, {id(t): _like(t, device) for t in own})
+    copied = copy.deepcopy(model, {id(t): _like(t, device) for t in own})
+    for module in copied.modules():
+        remove_hooks(module)  # a script's, too, which expect values
+    return copied
 
 
 def _step(model, batch, loss_of, recorder):
@@ -206,6 +218,7 @@ def _step(model, batch, loss_of, recorder):
     if isinstance(logits, torch.Tensor):
         recorder.logits = logits.untyped_storage().nbytes(), logits.shape[-1]
     loss = loss_of(output) if loss_of is not None else getattr(output, "loss", None)
+    recorder.has_loss = loss is not None
     if loss is None:
         tensors = [t for t in tree_leaves(output) if isinstance(t, torch.Tensor) and t.requires_grad]
         loss = sum(t.float().sum() for t in tensors)
@@ -228,7 +241,7 @@ class _Recorder(DispatchMode):
         """precision: that of products of float32."""
         super().__init__()
         self.precisions = {**PRECISION_OF, torch.float32: precision}
-        self.logits, self.guesses = (0, 0), {}
+        self.logits, self.has_loss, self.guesses = (0, 0), False, {}
         config = getattr(model, "config", None)
         self.experts = next((n for name in _EXPERTS if (n := getattr(config, name, None))), 1)
         first = Unit("", False, [], Counter(), Counter())  # becomes the first one that runs
@@ -274,6 +287,7 @@ class _Recorder(DispatchMode):
         if self.begun:
             self.units.append(Unit("", False, [], Counter(), Counter()))
         self.begun, unit = True, self.units[-1]
+        unit.before_bytes = self.live[True]
         unit.name, unit.layer, unit.parameters = name, is_layer, names
         for t in _tensors(given):
             if t.requires_grad and _storage(t) not in self.given | self.counted:
@@ -302,6 +316,7 @@ class _Recorder(DispatchMode):
             self.live[False] -= found[0]
             self.live[True] += found[0]
             unit.saved_bytes += found[0]
+            unit.saved_sizes.append(found[0])
             # of those that were there before: the unit's inputs
             unit.saved_input_bytes += found[0] * (_storage(t) in self.counted)
         return t
@@ -327,11 +342,12 @@ class _Recorder(DispatchMode):
         if kind.startswith("attention") and argument(function, args, kwargs, "is_causal"):
             work //= 2  # the masked half is left out
         (self.current.backward if in_backward() else self.current.forward)[kind, precision, rows] += work
-        self._note(out)
+        self._note(out, backward and name == "add" and len(args) == 2 and out.shape == args[0].shape)
         return out
 
-    def _note(self, out):
-        """Counts the memory of new tensors."""
+    def _note(self, out, in_place=False):
+        """Counts the memory of new tensors. in_place: a sum of gradients, which autograd computes in the first one's
+        memory, if it is no subclass's."""
         for t in _tensors(out):
             key = _storage(t)
             if key in self.sizes or key in self.given:
@@ -340,10 +356,14 @@ class _Recorder(DispatchMode):
             self.sizes[key] = [storage.nbytes(), False]
             self.live[False] += storage.nbytes()
             weakref.finalize(storage, self._gone, key).atexit = False
-        unit, live = self.current, self.live[False]
+        unit, live = self.current, self.live[False] - (_nbytes(out) if in_place else 0)
+        most = live + self.live[True] - unit.before_bytes
         if in_backward():
+            unit.backward_waits_bytes = unit.backward_waits_bytes or live
+            unit.backward_most_bytes = max(unit.backward_most_bytes, most)
             unit.backward_temporary_bytes = max(unit.backward_temporary_bytes, live)
         else:
+            unit.forward_most_bytes = max(unit.forward_most_bytes, most)
             unit.forward_temporary_bytes = max(unit.forward_temporary_bytes, live)
 
     def _gone(self, key):
@@ -415,7 +435,7 @@ class _Recorder(DispatchMode):
             for name in ("forward", "backward"):
                 works = [Work(*key, work) for key, work in getattr(unit, name).items()]
                 setattr(unit, name, works)
-        return Trace(self.units, self.tokens, self.inputs_bytes, *self.logits, [*self.guesses])
+        return Trace(self.units, self.tokens, self.inputs_bytes, *self.logits, self.has_loss, [*self.guesses])
 
 
 def _storage(t):

@@ -5,6 +5,7 @@ PyTorch's tensors and Python's objects come from that allocator.
 
 import ctypes
 import os
+import threading
 import time
 
 LEAST_BYTES = 128 << 20  # free memory that is worth a malloc_trim(), which walks through all of it
@@ -12,6 +13,12 @@ _LEAST_SECONDS = 1.0  # between two looks
 _SHARE = 100  # between two trims, in durations of one
 # (memory of the process that is of no file, bytes in use) after the last trim, which leaves nothing free in memory
 _rested = None
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4  # of malloc.h
+_MMAPS, _INT_MAX = 65536, 2**31 - 1
+_LARGE_BYTES = 1 << 20
+_keeps = False  # whether a Guard was made
+_TOUCHED_A_SECOND = 4 << 30  # bytes that a process can add in a second
+_PAUSE_BYTES = 8 << 20  # what it adds between two looks of a Guard, at least
 
 
 class _Info(ctypes.Structure):
@@ -60,6 +67,44 @@ def give_back():
     return max(before - now, 0)
 
 
+class Guard(threading.Thread):
+    """Lets the allocator keep what is free, also of large tensors, as long as the process stays within a limit: the
+    next tensor then needs no new pages of the system, which cost as much time as computing with them. Near the limit
+    all that is free goes back."""
+
+    def __init__(self, limit, margin):
+        """limit: of resident memory, in bytes; free memory goes back that many bytes before it: margin."""
+        super().__init__(name="longshore-memory", daemon=True)
+        self.limit, self.margin, self.most = limit, margin, 0
+        self.stopped = threading.Event()
+        global _keeps
+        _keeps = True
+        self.keep(True)
+        self.start()
+
+    @staticmethod
+    def keep(free):
+        """free: whether the allocator keeps what is free. In threads of their own it would not give it back: there,
+        large tensors get pages of the system, and return them at once."""
+        _libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        _libc.mallopt(_M_MMAP_MAX, 0 if free else _MMAPS)
+        _libc.mallopt(_M_TRIM_THRESHOLD, _INT_MAX if free else LEAST_BYTES)
+
+    def run(self):
+        left = 0
+        while not self.stopped.wait(max(left, _PAUSE_BYTES) / _TOUCHED_A_SECOND):
+            now = process_bytes()
+            self.most = max(self.most, now)
+            left = self.limit - self.margin - now
+            if left < 0:
+                _libc.malloc_trim(0)
+
+    def stop(self):
+        """Ends the thread. The allocator keeps as little as it can from here on."""
+        self.stopped.set()
+        self.keep(False)
+
+
 class Keeper:
     """Returns free memory to the system between steps, if there is enough and it costs almost no time."""
 
@@ -68,7 +113,7 @@ class Keeper:
 
     def rest(self):
         began = time.monotonic()
-        if began < self.next:
+        if _keeps or began < self.next:
             return
         self.next = began + _LEAST_SECONDS
         if held()[1] >= LEAST_BYTES:

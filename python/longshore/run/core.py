@@ -27,6 +27,7 @@ from .device_memory import DeviceMemory
 from .metrics import Meter
 from .options import refuse_ranks
 from .outlook import Outlook
+from .process_memory import ProcessMemory
 
 
 class Core:
@@ -42,7 +43,7 @@ class Core:
         self.engine, self.module, self.how, self.plan = engine, model, how, plan
         self.streams, streams.core = streams, weakref.ref(self)
         self.ranks = ranks()
-        self.device_memory = DeviceMemory(streams, plan)
+        self.device_memory = DeviceMemory(streams, plan) if plan.process is None else ProcessMemory(streams, plan)
         self.cycle = StepCycle(self, state)
         self.buffers = RankBuffers(self)
         self.gradients = streams.gradients = Gradients(streams, plan.gradient_bytes)
@@ -154,6 +155,7 @@ class Core:
             self.meter.start(self.state)
         if self.streams.turns is None and not in_backward():
             self.ranks.come("a forward pass")
+        given = self.device_memory.given(args, kwargs)
         numbered = self.trains and module.training and torch.is_grad_enabled() and not in_backward()
         self.own_random.begin(self, module.training, self.cycle.forwards if numbered else None)
         if numbered:
@@ -162,6 +164,7 @@ class Core:
             self.streams.progress.begin(
                 self.state.step + 1, len(self.streams.layers), self.accumulate, self.gradients.passes
             )
+        return given
 
     def _after_forward(self, module, args, output):
         drew = self.own_random.end(output is not None)

@@ -231,6 +231,10 @@ class DeviceMemory:
             self.beside, self.level = self.beside + grown, self.began
             self._fit()
 
+    def given(self, args, kwargs):
+        """The arguments of forward, if it gets others than the script gives; else None."""
+        return None
+
     def after_pass(self, trains):
         """A pass has ended, and nothing of its step is committed. Raises BudgetError if the budget does not hold it
         with the least slots."""

@@ -35,9 +35,9 @@ _unwrapped: list = []  # a _Watch of each model that no engine has yet, oldest f
 class InitContext:
     """The arguments of an init(), and the Spool of the model that was made in it."""
 
-    def __init__(self, run, asked, memory, overwrite):
+    def __init__(self, run, asked, memory, memory_of, overwrite):
         """asked: the drives, as as_given() returns them."""
-        self.run, self.asked, self.memory, self.overwrite = run, asked, memory, overwrite
+        self.run, self.asked, self.memory, self.memory_of, self.overwrite = run, asked, memory, memory_of, overwrite
         self.spool = None
 
     @property
@@ -53,6 +53,7 @@ def init(
     memory: int | str | None = None,
     overwrite: bool = False,
     resume: bool = False,
+    memory_of: str = "engine",
 ) -> Iterator[object]:
     """A context in which a model is made or loaded without ever being in memory as a whole. wrap() then makes its run.
 
@@ -64,6 +65,7 @@ def init(
         overwrite: whether to replace an existing run.
         resume: whether to accept an existing run, for a Trainer that continues it with
             train(resume_from_checkpoint=True).
+        memory_of: "process" makes memory a promise about the whole process, as wrap() says.
 
     Nothing is made before wrap(). The context checks its arguments before a model is loaded.
 
@@ -74,7 +76,7 @@ def init(
     ranks()  # all of them are connected from here on
     if _current is not None:
         raise LongshoreError("longshore.init: another longshore.init() is open; leave it first")
-    making = InitContext(_named(run, "longshore.init"), as_given(drives), memory, overwrite)
+    making = InitContext(_named(run, "longshore.init"), as_given(drives), memory, memory_of, overwrite)
     if memory is not None:
         shared_budget.within(native.size(memory))
     if not (resume and is_run(making.run)):

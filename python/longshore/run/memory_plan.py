@@ -60,6 +60,7 @@ class Plan:
     least_slots: int = 1  # the fewest slots of a device; 0: one, which embeddings and heads share, too
     least_slots_bytes: int = 0  # of these
     crossing_bytes: int = 0  # the most that gradients and activations on their way take
+    process: Any = None  # the ProcessBudget, if memory= is a promise about the whole process
     slots_beside: Callable[[int], int] | None = None  # how many slots gpu_memory has room for beside so many bytes
     again: Callable | None = None  # plans again for a Trace: see plan()
 
@@ -67,6 +68,10 @@ class Plan:
     def free_bytes(self):
         """Bytes of the budget that can be had: state in memory gives way."""
         return max(self.most_bytes - self.total_bytes - self.taken_bytes, 0)
+
+    def memory_bytes(self, given):
+        """What the run records as its memory. given: memory=, or None."""
+        return self.process.limit if self.process else given or self.total_bytes + self.spare_bytes
 
     def take(self, nbytes):
         """Takes free_bytes. Returns how many of them state had, for give_back()."""

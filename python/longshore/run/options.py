@@ -20,11 +20,11 @@ from ..step.commit_blob import plain
 from ..step.compression import share_of
 from ..step.param_groups import NUMBERS, refuse_numbers
 from ..step.sum_groups import groups_of
-from . import open_engines
+from . import open_engines, process_memory
 
 # in DeepSpeed's configuration, under "longshore"
-SECTION = """run drives memory gpu_memory pinned_memory storage moments overwrite activations activation_room compress
-    compress_after moments_from sum_groups fused_loss rank_timeout""".split()
+SECTION = """run drives memory memory_of gpu_memory pinned_memory storage moments overwrite activations activation_room
+    compress compress_after moments_from sum_groups fused_loss rank_timeout""".split()
 # in TrainingArguments, whose optim and overwrite_run stand for the other two
 ARGUMENTS = [option for option in SECTION if option not in ("moments", "overwrite")]
 # options of the start alone: a run that continues may be given others
@@ -33,6 +33,7 @@ _START_ONLY = {
     "run",
     "drives",
     "memory",
+    "memory_of",
     *BUDGETS,
     "overwrite",
     "moments_from",
@@ -46,10 +47,10 @@ DTYPE_OF = {name: dtype for dtype, name in NAME_OF.items()}
 
 
 class Options(SimpleNamespace):
-    """The arguments of wrap(), which explains them: run, drives, memory, gpu_memory, pinned_memory, lr, betas, eps,
-    weight_decay, momentum, clip, optimizer, groups, storage, moments, on_nonfinite, layers, overwrite, activations,
-    activation_room, compress, compress_after, moments_from, compile, sum_groups, fused_loss, device, device_timeout,
-    rank_timeout, trains."""
+    """The arguments of wrap(), which explains them: run, drives, memory, memory_of, gpu_memory, pinned_memory, lr,
+    betas, eps, weight_decay, momentum, clip, optimizer, groups, storage, moments, on_nonfinite, layers, overwrite,
+    activations, activation_room, compress, compress_after, moments_from, compile, sum_groups, fused_loss, device,
+    device_timeout, rank_timeout, trains."""
 
     def numbers(self):
         """torch.optim's numbers as they were given; None where one was not."""
@@ -64,6 +65,8 @@ class Options(SimpleNamespace):
     def check(self, numbers):
         """Raises ValueError for an impossible value. compress becomes a share."""
         after = self.compress_after
+        if self.activations is None:
+            self.activations = "auto" if self.memory_of == "process" else "memory"
         if self.moments not in MOMENTS:
             raise ValueError(f'wrap: moments must be "fp32" or "8bit", and is {self.moments!r}')
         if self.activations not in KINDS:
@@ -92,6 +95,9 @@ class Options(SimpleNamespace):
 
     def check_place(self, device):
         """device: what the model computes on; None: the CPU."""
+        beside = {name: value for name in ("compile", "compress") if (value := getattr(self, name))}
+        beside.update({} if self.trains else {"trains": False})
+        process_memory.refuse("wrap", self.memory_of, device, beside)
         if device is None and self.activations == "host":
             raise ValueError(
                 'wrap: activations="host" brings activations from an accelerator to host memory, and this model '
@@ -113,6 +119,7 @@ class Options(SimpleNamespace):
         given = ("clip", "storage", "moments", "on_nonfinite", "activations", "compress", "sum_groups")
         made = {"compute": NAME_OF[compute], "seed": open_engines.seed_of_run(), "groups": None}
         made.update(budgets(self.gpu_memory, self.pinned_memory))
+        made.update({} if self.memory_of == "engine" else {"memory_of": self.memory_of})
         out = {**recorded(numbers), **{option: getattr(self, option) for option in given}, **made}
         out.update({} if self.trains else {"trains": False})
         return {**out, "compress_after": int(self.compress_after), "compile": told(self.compile)}

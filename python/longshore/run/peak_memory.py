@@ -10,7 +10,7 @@ from . import memory
 WORTH_BYTES = 16 << 20  # what a way to lower the peak has to save
 
 
-def _most():
+def most_resident():
     """The peak of resident memory since the process began."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as f:
         return next((int(line.split()[1]) << 10 for line in f if line.startswith("VmHWM")), 0)
@@ -20,7 +20,7 @@ class Peak:
     """Samples resident memory where it may be largest: around forward, and between blocks in backward."""
 
     def __init__(self):
-        self.before, self.most_before = memory.process_bytes(), _most()
+        self.before, self.most_before = memory.process_bytes(), most_resident()
         self.forward = self.most = self.before
         self.output_bytes = 0
         self.whole = True  # whether the step was watched from its first forward pass on
@@ -38,7 +38,7 @@ class Peak:
     def text(self, core):
         """One line about the step that ends now."""
         self.look()
-        most = _most() if _most() > self.most_before else max(self.most, self.forward)
+        most = most_resident() if most_resident() > self.most_before else max(self.most, self.forward)
         held, size, imports = memory.measure(core), native.readable, memory.imports_bytes()
         forward, backward = self.forward - self.before, max(most - self.forward, 0)
         said = f"step {core.state.step + 1}: the process took "

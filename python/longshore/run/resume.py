@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import re
@@ -21,7 +22,7 @@ from ..progress import Progress
 from ..ranks.launch import ranks
 from ..step import commit_blob
 from ..torch_internals import buffers_of, outside_inference_mode, parameters_of
-from . import agreement, device_memory, memory_plan, open_engines, shared_budget
+from . import agreement, device_memory, memory_plan, open_engines, process_memory, shared_budget
 from .engine import Engine
 from .engine_surface import core_of
 from .memory import note_imports
@@ -47,6 +48,7 @@ def resume(
     model: nn.Module | Callable[[], nn.Module] | object = None,
     *,
     memory: int | str | None = None,
+    memory_of: str | None = None,
     gpu_memory: int | str | None = None,
     pinned_memory: int | str | None = None,
     accept_step: int | None = None,
@@ -68,6 +70,7 @@ def resume(
         model: The module, a transformers configuration, or a function that makes the module. Its values are ignored.
             Default: the class and configuration that the run recorded.
         memory: Most bytes that Longshore holds, such as "8GiB". Default: as before.
+        memory_of: As for wrap(). Default: as before.
         gpu_memory, pinned_memory: As for wrap(). Default: as before.
         accept_step: A whole step to go on from although the newest one is damaged, or the drives were put back from a
             copy. Every byte of it is read first. `longshore train --resume --accept-step` does the same.
@@ -91,12 +94,13 @@ def resume(
     refuse_rank_timeout("resume", rank_timeout)
     with agreement.Agreement("resume", ranks(rank_timeout)) as agreed:
         own = budgets(gpu_memory, pinned_memory)
-        return _resume(run, model, memory, own, accept_step, device, device_timeout, agreed)
+        return _resume(run, model, memory, memory_of, own, accept_step, device, device_timeout, agreed)
 
 
-def _resume(run, model, memory, own, accept_step, device, device_timeout, agreed):
+def _resume(run, model, memory, memory_of, own, accept_step, device, device_timeout, agreed):
     """Checks the model, plans memory, and opens the run."""
     note_imports()
+    process_memory.refuse_beside("resume")
     open_engines.refuse_second(run)
     with contextlib.closing(State.open(run, read_only=True, without_drives=True)) as record:
         program, layout, drives, budget = record.program, record.layout, record.drives, record.memory_bytes or None
@@ -126,7 +130,11 @@ def _resume(run, model, memory, own, accept_step, device, device_timeout, agreed
     lenders = () if how.get("trains", True) else open_engines.training()
     own = device_memory.counted(own, where, model, lenders)
     planned = {**how, "default_memory": memory is None and how.get("default_memory")}
-    chosen = memory_plan.plan(layout, drives, budget, planned, who(model, run), device=where, **own)
+    planned["memory_of"] = memory_of or how.get("memory_of", "engine")
+    beside = {name: how[name] for name in ("compile", "compress") if how.get(name)}
+    process_memory.refuse("resume", planned["memory_of"], where, beside)
+    replan = functools.partial(memory_plan.plan, layout, drives, who=who(model, run), device=where, **own)
+    chosen = process_memory.plan(replan, budget, planned)
     said = {**how, "device": placement.recorded(where), "accept_step": accept_step}
     agreed.on(run, agreement.described(layout, said, versions()))
     with Progress(f"opening {run}"):

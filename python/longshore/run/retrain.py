@@ -85,6 +85,11 @@ def _refuse_others(core, run, wanted, memory, others):
             f"a second training of the model: memory={memory!r}, and its engine has "
             f"{native.readable(core.state.memory_bytes)} until it is closed; {instead}"
         )
+    if others.get("memory_of", core.how.get("memory_of", "engine")) != core.how.get("memory_of", "engine"):
+        raise LongshoreError(
+            f"a second training of the model: memory_of={others['memory_of']!r}, and its engine has "
+            f"{core.how.get('memory_of', 'engine')!r} until it is closed; {instead}"
+        )
     for name in BUDGETS:
         if (asked := others.get(name)) is not None and native.size(asked, name) != core.how.get(name):
             had = native.readable(core.how[name]) if name in core.how else "none of its own"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -27,7 +28,17 @@ from ..step.optimizer_table import OPTIMIZERS
 from ..step.optimizers import share as hand_over, told
 from ..step.param_groups import APART, defaults_of, kept, refuse_kinds, refuse_numbers, uses_momentum
 from ..torch_internals import BatchNorm, outside_inference_mode
-from . import agreement, device_memory, frozen, init, init_state, memory_plan, open_engines, shared_budget
+from . import (
+    agreement,
+    device_memory,
+    frozen,
+    init,
+    init_state,
+    memory_plan,
+    open_engines,
+    process_memory,
+    shared_budget,
+)
 from .engine import Engine
 from .engine_surface import core_of, refuse_engine
 from .init import Drives
@@ -46,6 +57,7 @@ def wrap(
     run: str | os.PathLike | None = None,
     drives: Drives = None,
     memory: int | str | None = None,
+    memory_of: str | None = None,
     gpu_memory: int | str | None = None,
     pinned_memory: int | str | None = None,
     lr: float | None = None,
@@ -61,7 +73,7 @@ def wrap(
     on_nonfinite: str = "stop",
     layers: Iterable[str] | None = None,
     overwrite: bool | None = None,
-    activations: str = "memory",
+    activations: str | None = None,
     activation_room: int | str | None = None,
     compress: float | str | None = None,
     compress_after: int = 0,
@@ -89,6 +101,11 @@ def wrap(
         drives: Directories, files, block devices or ``ssh://HOST/PATH``, with run. Default: the run's directory.
         memory: Most bytes that Longshore holds, such as "8GiB", with run; of several ranks each. Default: half of the
             machine's memory, which the ranks of a host share, or less if the model needs less.
+        memory_of: What memory is a promise about. "engine" (default, or as init() says): what Longshore holds;
+            activations, logits and the gradients that PyTorch makes lie beside it. "process", on a CPU: resident memory
+            of the whole process beyond its imports. Before the first pass, and before one with larger inputs, a trace
+            of the step says what it needs. Activations are then kept, computed again or offloaded, layer by layer, and
+            a batch that cannot fit raises BudgetError. It changes no bit.
         gpu_memory: Most bytes of the accelerator's memory that this process adds from here on, such as "20GiB":
             parameters, gradients, activations, batches, and what PyTorch's operations need. The engine measures what
             the first step needs, and holds as many layers there as the rest has room for. Default: what is useful, at
@@ -125,7 +142,8 @@ def wrap(
             up to half of memory=, and what that has no room for to the drives, up to activation_room. "drives" writes
             them to the drives, up to activation_room. "auto" writes as much as the drives keep up with, and leaves the
             rest where PyTorch has it. The default is "memory" because the room depends on batches that wrap() does not
-            know, and small activations gain nothing.
+            know, and small activations gain nothing. With memory_of="process" it is "auto": the plan decides, and with
+            "memory" it leaves the drives out.
         activation_room: Bytes on the drives for activations, such as "64GiB", reserved when the run is made. Default:
             four times memory, at most 64 GiB; with "host" none.
         compress: Share of each block's gradients that is sent to the drives, the largest ones: "top1%" or 0.01. The
@@ -168,6 +186,7 @@ def wrap(
     options = Options(**locals())
     del options.model
     _check_model(model)
+    process_memory.refuse_beside("wrap")
     frozen.refuse_options(options, wrap)
     refuse_rank_timeout("wrap", options.rank_timeout)
     with agreement.Agreement("wrap", ranks(options.rank_timeout)) as agreed, frozen.wrapping(model, options):
@@ -180,6 +199,8 @@ def _wrap(model, options, agreed):
     making = init.of(model)
     run, drives, memory, overwrite = init.place(making, options.run, options.drives, options.memory, options.overwrite)
     budget = None if memory is None else native.size(memory)
+    if options.memory_of is None:
+        options.memory_of = making.memory_of if making else "engine"
     if options.trains:
         init.check(run, drives, overwrite)
     numbers, groups, handed = told(model, options.optimizer, options.groups, options.numbers())
@@ -191,7 +212,9 @@ def _wrap(model, options, agreed):
     how = {**options.record(numbers, compute), "device": placement.recorded(where)}
     given, how["groups"] = name_groups(model, groups, defaults_of(options.optimizer))
     how.update({"default_memory": True} if budget is None else {})
-    how.update({"fused_loss": True} if sliced_loss.chosen(model, options.fused_loss) else {})
+    how.update(
+        {"fused_loss": True} if sliced_loss.chosen(model, options.fused_loss, options.memory_of == "process") else {}
+    )
     how["handed_back"] = tree.NAME_OF[layout.handed_back(compute, DTYPE_OF[options.storage])]
     how["layers"] = [b.module if b.layer else None for b in layout.blocks]
     how["buffers"] = [b.name for b in layout.blocks if b.buffers]
@@ -205,7 +228,8 @@ def _wrap(model, options, agreed):
     room = None if options.activation_room is None else native.size(options.activation_room, "activation_room")
     lenders = () if options.trains else open_engines.training()
     own = device_memory.counted({name: how[name] for name in BUDGETS if name in how}, where, model, lenders)
-    chosen = memory_plan.plan(layout, drives, budget, how, who(model, run), room, where, **own)
+    replan = functools.partial(memory_plan.plan, layout, drives, who=who(model, run), room=room, device=where, **own)
+    chosen = process_memory.plan(replan, budget, how, room)
     if overwrite and init.is_run(run):
         init_state.check(layout, model, old)  # that run may have to go before the new one is written
     asked = init.as_given(options.drives) or (making and making.asked)
@@ -215,7 +239,7 @@ def _wrap(model, options, agreed):
     kind = {"optimizer": OPTIMIZERS[options.optimizer].number, "moments": options.moments}
     kind.update(fp32=how["handed_back"] == "fp32", with_momentum=with_momentum, residual=how["compress"] > 0)
     kind.update(ring_bytes=chosen.ring_bytes, scratch_bytes=chosen.room_bytes, overwrite=bool(overwrite))
-    program, memory = program_of(model, how, layout, lineage, counts), budget or chosen.total_bytes + chosen.spare_bytes
+    program, memory = program_of(model, how, layout, lineage, counts), chosen.memory_bytes(budget)
     state = State.create(run, layout, drives, program, memory, agreed.ranks, **kind)
     try:
         nbytes = sum(4 * layout.elems(b) for b in range(len(layout.blocks)))
@@ -307,9 +331,12 @@ def open_engine(model, state, how, groups, chosen, where, device_timeout, seal=N
     streams.progress.compiles(compiling)
     named = dict(model.named_parameters(remove_duplicate=False))
     was = {id(p): name for name, p in named.items()}
-    if chosen.pool_bytes:
-        streams.make_activations = lambda state: Activations(
-            state, how["activations"], chosen.pool_bytes, state.scratch_bytes, streams.device, streams.tier.pool()
+    if chosen.pool_bytes or chosen.process:
+        kind = "drives" if chosen.process else how["activations"]
+        streams.make_activations = lambda state: (
+            Activations(state, kind, chosen.pool_bytes, state.scratch_bytes, streams.device, streams.tier.pool())
+            if chosen.pool_bytes
+            else None
         )
     beside = placement.copies_beside(model, streams.places.device)
     if seal is not None:

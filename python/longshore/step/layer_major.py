@@ -52,7 +52,7 @@ class Turns:
         Watch."""
         self.core, self.calls, self.count, self.modules, self.watch = core, calls, len(calls), modules, watch
         self.graphs = Graphs(self.count, core.together.nodes)
-        self.graphs.separate = core.streams.activations is not None
+        self.graphs.separate = core.streams.activations is not None or core.streams.fates is not None
         self.turn, self.owner = 0, threading.get_ident()
         # whether the first micro-batch runs alone first, to find out what a pass changes
         self.probing = False

@@ -1,0 +1,253 @@
+"""memory_of="process": the process stays within memory=, and no bit changes."""
+
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from torch import nn
+
+import longshore
+from longshore.model import activations
+from longshore.model.fates import Fate
+from longshore.run.activation_plan import ActivationPlan
+from models import HANGS_SECONDS, Cnn, deepseek, gpt2, llama, tokens
+
+MEMORY = "400MiB"
+
+
+def wrapped(model, tmp_path, name="run", **how):
+    how = {"memory": MEMORY, "memory_of": "process", "lr": 1e-3, "clip": 1.0, "fused_loss": None, **how}
+    return longshore.wrap(model, run=tmp_path / name, activation_room="64MiB", **how)
+
+
+@pytest.fixture
+def all_get(monkeypatch):
+    """All layers get one fate, through a small pool where that needs one."""
+
+    def all_get(fate, moves_inputs=False):
+        def fit(self, nbytes, room_bytes):
+            self.pool_bytes = (256 << 10) * (moves_inputs or fate is Fate.MOVE)
+            self._all(fate)
+            return True
+
+        monkeypatch.setattr(ActivationPlan, "fit", fit)
+
+    monkeypatch.setattr(activations, "LEAST_BYTES", 1024)
+    return all_get
+
+
+def language(engine, seed):
+    return engine(**tokens(1, seed=seed)[0]).loss
+
+
+def trained(engine, loss_of, steps=3):
+    """The losses of steps of one pass, of two, and of three micro-batches together; and the digest."""
+    losses = []
+    for step in range(steps):
+        for n in range(1 + step % 2):
+            engine.backward(loss_of(engine, 10 * step + n), last=n == step % 2)
+        losses.append(engine.step().loss)
+    engine.backward_together([1, 2, 3], lambda n: loss_of(engine, n))
+    return [*losses, engine.step().loss, engine.digest()]
+
+
+def images(engine, seed):
+    torch.manual_seed(seed)
+    return engine(torch.randn(4, 1, 8, 8)).square().mean()
+
+
+KINDS = {
+    "gpt2 with dropout": (lambda: gpt2(0.1), language),
+    "llama": (llama, language),
+    "tied llama in bf16": (lambda: llama(tie_word_embeddings=True).bfloat16(), language),
+    "mixture of experts": (deepseek, language),
+    "statistics of norms": (Cnn, images),
+}
+WAYS = [(Fate.KEEP, False), (Fate.AGAIN, False), (Fate.AGAIN, True), (Fate.MOVE, True)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_becomes_of_activations_changes_no_bit(kind, tmp_path, all_get):
+    make, loss_of = KINDS[kind]
+    found = []
+    for n, way in enumerate([None, *WAYS]):
+        if way:
+            all_get(*way)
+        torch.manual_seed(0)
+        how = {"memory_of": "process" if way else "engine", "memory": MEMORY if way else None, "fused_loss": False}
+        with wrapped(make().train(), tmp_path, f"run{n}", **how) as engine:
+            found.append(trained(engine, loss_of))
+            streams = engine._core.streams
+            if way and way[1]:
+                assert streams.activations.counts.pool_most_bytes > 0 if kind != "statistics of norms" else True
+    assert all(other == found[0] for other in found[1:]), found
+
+
+def test_layers_are_computed_again(tmp_path, all_get):
+    computed = []
+    all_get(Fate.AGAIN)
+    model = gpt2(0.1)
+    for name, module in model.transformer.h.named_children():
+        module.register_forward_pre_hook(lambda module, args, name=name: computed.append(name))
+    with wrapped(model, tmp_path) as engine:
+        engine.backward(language(engine, 0))
+    assert computed == ["0", "1", "2", "2", "1", "0"]
+
+
+def test_a_cache_of_keys_is_made_only_if_it_is_asked_for(tmp_path, all_get):
+    all_get(Fate.AGAIN)
+    with wrapped(llama().train(), tmp_path) as engine:
+        batch = tokens(1)[0]
+        assert engine(**batch).past_key_values is None
+        output = engine(**batch, use_cache=True)
+        assert output.past_key_values is not None
+        engine.backward(output.loss)
+        engine.step()
+
+
+def test_a_scripts_own_checkpoints_stay_as_they_are(tmp_path, all_get):
+    computed = []
+    all_get(Fate.AGAIN)
+    model = llama().train()
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.model.layers[1].register_forward_pre_hook(lambda module, args: computed.append(1))
+    with wrapped(model, tmp_path) as engine:
+        engine.backward(language(engine, 0))
+        engine.step()
+    assert len(computed) == 2
+
+
+def test_a_layer_that_changes_a_buffer_is_named(tmp_path, all_get):
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x):
+            self.seen += 1
+            return self.linear(x).relu()
+
+    all_get(Fate.AGAIN)
+    with wrapped(nn.Sequential(Counts(), Counts()), tmp_path) as engine:
+        with pytest.raises(longshore.LongshoreError, match=r"0\.seen: is a buffer that forward changes"):
+            engine(torch.randn(2, 8))
+
+
+# ---- budgets
+
+
+def minimum(failure):
+    size, unit = re.search(r"minimum ([\d.]+) (MiB|GiB)", str(failure.value)).groups()
+    return int(float(size) * (1 << (20 if unit == "MiB" else 30)))
+
+
+def test_too_little_for_a_model_or_a_batch_ends_before_anything_is_done(tmp_path):
+    with pytest.raises(longshore.BudgetError, match="is too little for this model, whatever its batches") as failure:
+        wrapped(gpt2(), tmp_path, memory="8MiB")
+    assert not (tmp_path / "run").exists()
+    torch.manual_seed(0)
+    with wrapped(gpt2(), tmp_path, memory=minimum(failure) + (8 << 20)) as engine:
+        before, batch = engine.digest(), torch.zeros(4096, 32, dtype=torch.long)
+        with pytest.raises(longshore.BudgetError, match="is too little for this batch: minimum"):
+            engine(input_ids=batch, labels=batch)
+        assert engine.step_number == 0 and engine.digest() == before
+        engine.backward(language(engine, 0))
+        first = engine.step()
+        with pytest.raises(longshore.BudgetError, match="is too little for this batch: minimum"):
+            engine.train_batch([{"input_ids": batch, "labels": batch}])
+        assert engine.step_number == 1
+    torch.manual_seed(0)
+    with wrapped(gpt2(), tmp_path, "other") as engine:
+        engine.backward(language(engine, 0))
+        assert engine.step() == first
+
+
+def test_a_run_goes_on_with_its_promise(tmp_path):
+    with wrapped(gpt2(), tmp_path) as engine:
+        engine.backward(language(engine, 0))
+        engine.step()
+    with longshore.resume(tmp_path / "run") as engine:
+        assert engine._core.plan.process.limit == 400 << 20
+        engine.backward(language(engine, 1))
+        assert engine.step().step == 2
+    with longshore.resume(tmp_path / "run", memory_of="engine") as engine:
+        assert engine._core.plan.process is None
+
+
+def test_where_it_cannot_be_promised(tmp_path):
+    refused = pytest.raises(ValueError, match='memory_of="process" is for one engine on a CPU, and')
+    with pytest.raises(ValueError, match='memory_of must be "engine" or "process", and is \'all\''):
+        wrapped(gpt2(), tmp_path, memory_of="all")
+    with refused:
+        wrapped(gpt2(), tmp_path, compress=0.01)
+    with refused, longshore.budget("1GiB"):
+        wrapped(gpt2(), tmp_path)
+    with wrapped(gpt2(), tmp_path):
+        with pytest.raises(longshore.LongshoreError, match="takes all of memory= for itself"):
+            longshore.wrap(gpt2(), run=tmp_path / "second")
+
+
+# ---- the peak, as the system counts it
+
+PEAK = """
+    import sys
+    import torch, transformers, longshore
+    from longshore.run import memory as measured
+
+    def now(name):
+        with open("/proc/self/status") as f:
+            return next(int(line.split()[1]) << 10 for line in f if line.startswith(name))
+
+    def make():
+        torch.manual_seed(0)
+        return transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(vocab_size=8000, n_embd=384, n_layer=3, n_head=6, n_positions=256)
+        ).train()
+
+    def steps(engine, losses, n=2):
+        for _ in range(n):
+            batch = torch.arange(2048).view(8, 256) % 7919
+            if losses == "together":
+                engine.train_batch([{"input_ids": b, "labels": b} for b in batch.split(2)])
+            else:
+                loss = engine(input_ids=batch, labels=batch).loss
+                engine.backward(loss)
+                del loss
+                engine.step()
+
+    way = sys.argv[2]
+    engine = longshore.wrap(make(), run=sys.argv[1], memory=sys.argv[3], memory_of="process")
+    with open("/proc/self/clear_refs", "w") as f:
+        f.write("5")  # the peak begins anew
+    try:
+        steps(engine, way)
+    except longshore.BudgetError as failure:
+        print(failure)
+        sys.exit()
+    kinds = {fate.value for fate in engine._core.streams.fates.of.values()}
+    print(now("VmHWM") - measured.imports_bytes(), engine._core.plan.process.limit, *sorted(kinds))
+"""
+
+
+def child(tmp_path, *args):
+    script = tmp_path / "peak.py"
+    script.write_text(textwrap.dedent(PEAK))
+    command = [sys.executable, str(script), *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=HANGS_SECONDS).stdout
+
+
+@pytest.mark.parametrize("way", ["one", "together"])
+def test_the_process_stays_within_its_memory(way, tmp_path):
+    said = child(tmp_path, tmp_path / "run", way, "140MiB")
+    least = re.search(r"too little for this batch: minimum ([\d.]+) MiB", said)
+    assert least, said
+    least = int(float(least[1])) + 1
+    for n, memory in enumerate((least, 1000)):
+        peak, limit, *kinds = child(tmp_path, tmp_path / f"run{n}", way, f"{memory}MiB").splitlines()[-1].split()
+        assert int(limit) == memory << 20
+        assert int(peak) <= int(limit), (memory, int(peak) >> 20, kinds)
+        assert "kept" in kinds if memory == 1000 else kinds != ["kept"], kinds
