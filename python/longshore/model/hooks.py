@@ -16,6 +16,7 @@ from ..torch_internals import (
     tree_leaves,
     version_of,
 )
+from . import sliced_loss
 from .forward_scope import Hook, checkpoint_that_saves
 from .write_tracking import CHANGE, IN_PASS, is_elsewhere, say_lost
 
@@ -135,6 +136,7 @@ class ModelHook:
         streams.inside.enter(streams)
         check(streams)
         inside = streams.inside
+        inside.has_labels = kwargs.get("labels") is not None
         goes = streams.activations is not None and inside.hooks is not None and not inside.offloads
         if goes and torch.is_grad_enabled():
             streams.activations.begin(module, args, kwargs)
@@ -179,6 +181,8 @@ class ModuleHook:
 
     def pre_forward(self, module, args, kwargs):
         streams, blocks = self.streams, self.blocks
+        if args and type(args[0]) is sliced_loss.Call and not args[0].reads:
+            return None
         streams.clock.stop()
         if self.is_layer and streams.turns is not None:
             streams.turns.gate(module)
