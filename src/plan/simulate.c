@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <math.h>
-#include <string.h>
 
 #include "plan/simulate_impl.h"
 
@@ -70,19 +69,25 @@ static void add_behind(struct run *r, struct lane *l, uint32_t job, double secon
     l->behind = later(l->behind, now) + seconds;
 }
 
+static const enum route kept_route[2] = {LINK_ALONE, BUS_IN};
+
 /* Leaves a part of the work behind an operation. begins: the first one. */
 static void leave_behind(struct run *r, const struct timed_operation *op, double part, bool begins) {
     struct shore__simulation *s = r->s;
     const struct job *job = &s->job[op->job];
-    const struct route_lanes *way = &s->route[s->one_memory ? KEPT_HERE : KEPT_THERE];
     uint32_t j = begins ? r->asked++ : r->asked - 1;
     s->job_at[j] = r->now;
     for (uint32_t i = 0; begins && i < s->nbusy; i++)
         s->busy[i]->done[j] = 0;
     for (uint32_t i = job->first; i < job->end; i++)
         add_behind(r, s->part[i].lane, j, s->part[i].seconds * part * s->part[i].lane->left);
-    for (uint32_t i = 0; op->kept_bytes > 0 && i < way->count; i++)
-        add_behind(r, way->on[i].lane, j, op->kept_bytes * way->on[i].each * part);
+    for (int there = 0; there < 2; there++)
+        for (uint32_t i = 0; op->kept[there] > 0 && i < s->route[kept_route[there]].count; i++) {
+            const struct way_on *on = &s->route[kept_route[there]].on[i];
+            add_behind(r, on->lane, j, op->kept[there] * on->each * part);
+            on->lane->asked.busy += op->kept[there] * on->each * part;
+        }
+    r->link += (uint64_t)(op->kept[0] * part);
 }
 
 /* When a job will be done, as far as is known now. */
@@ -115,19 +120,6 @@ static double compute(struct run *r, double start, double seconds) {
 
 /* ---- buffers ----------------------------------------------------------------------------------------------------- */
 
-/* A buffer becomes the one that was taken last. */
-static void to_newest(struct stream *st, uint32_t b) {
-    struct buffer *of = &st->buffer[b];
-    if (b == st->newest) return;
-    if (b == st->oldest) st->oldest = of->after;
-    if (of->before != SHORE__NONE) st->buffer[of->before].after = of->after;
-    st->buffer[of->after].before = of->before;
-    st->buffer[st->newest].after = b;
-    of->before = st->newest;
-    of->after = SHORE__NONE;
-    st->newest = b;
-}
-
 /* When what the entry waits for has happened, apart from a buffer: the last step's update of it, its own way out, its
  * way to the host. INFINITY: not known yet. */
 static double ready(const struct run *r, const struct stream *st, const struct entry *e, bool there) {
@@ -146,27 +138,6 @@ static void free_source(const struct stream *st, const struct entry *e) {
     uint32_t buffer = e->other->entry[e->its].buffer;
     struct buffer *b = &e->other->buffer[buffer];
     if (buffer != SHORE__NONE && b->user == (uint64_t)st->step * e->other->count + e->its) b->free = e->at;
-}
-
-static uint32_t *where(const struct stream *st, uint32_t tensor) {
-    return &st->where[2 * tensor];
-}
-
-/* Whether a tensor still lies in a buffer of the stream, so that it need not come in this step. An update changes it on
- * the drives, and not there. */
-static bool is_there(const struct stream *st, const struct entry *e) {
-    uint32_t b = *where(st, e->tensor);
-    if (b >= st->nbuffers || st->buffer[b].tensor != e->tensor) return false;
-    return e->changer == SHORE__NONE || st->buffer[b].step == st->step;
-}
-
-/* Goes on to the next entry. */
-static void advance(struct stream *st, struct entry *e, uint32_t buffer) {
-    e->buffer = buffer;
-    st->next++;
-    if (++st->at < st->count) return;
-    st->at = 0;
-    st->step++;
 }
 
 static double free_at(const struct run *r, const struct buffer *b) {
@@ -337,173 +308,6 @@ static void run_operation(struct run *r, uint32_t operation) {
     if (op->job != SHORE__NONE && !r->waiting) leave_behind(r, op, 1, true);
 }
 
-/* ---- fates ------------------------------------------------------------------------------------------------------- */
-
-static enum route route_of(const struct shore__simulation *s, const struct shore_tensor *t, enum shore_way way,
-                           bool in) {
-    bool across = !s->one_memory && (t->place == SHORE_PLACE_DEVICE || t->place == SHORE_PLACE_BOTH);
-    if (way == SHORE_WAY_MOVE) return across ? in ? ACROSS_IN : ACROSS_OUT : in ? DRIVE_IN : DRIVE_OUT;
-    return in ? BUS_IN : BUS_OUT;
-}
-
-static struct entry *add_entry(struct shore__simulation *s, struct stream *st, const struct shore__use *u,
-                               enum passing passing, enum route route) {
-    const struct shore_tensor *t = &s->program->tensor[u->tensor];
-    struct entry *e = &st->entry[st->count++];
-    *e = (struct entry){.operation = u->operation,
-                        .tensor = u->tensor,
-                        .changer = passing == COMES ? s->tensor[u->tensor].changer : SHORE__NONE,
-                        .passing = (unsigned char)passing,
-                        .route = (unsigned char)route,
-                        .bytes = (double)(t->moved_bytes ? t->moved_bytes : t->bytes)};
-    return e;
-}
-
-/* The device's copy of a parameter comes from the host's memory: of a stream there, or where it stays. */
-static void add_copy(struct shore__simulation *s, struct stream *st, const struct shore__use *u, uint32_t host) {
-    struct entry *e = add_entry(s, st, u, COMES, BUS_IN);
-    e->copy = true;
-    struct stream *from = &s->stream[2 * s->tensor[host].group];
-    for (uint32_t i = from->count; i-- && from->entry[i].operation == u->operation;)
-        if (from->entry[i].tensor == host) {
-            from->entry[i].other = st;
-            from->entry[i].its = (uint32_t)(e - st->entry);
-            e->other = from;
-            e->its = i;
-        }
-}
-
-/* The part of a tensor that is computed again: all of it, or what an amount lacks. */
-static double part_again(const struct shore_tensor *t, const struct shore__fate *f) {
-    if (t->ways || t->full_bytes <= t->bytes) return f->way == SHORE_WAY_AGAIN;
-    return (double)(t->full_bytes - f->bytes) / (double)(t->full_bytes - t->bytes);
-}
-
-/* A parameter comes before each operation that reads it, or stays: then its update sends it there. */
-static void add_parameter(struct shore__simulation *s, const struct shore__use *u, bool moves) {
-    const struct timed_tensor *t = &s->tensor[u->tensor];
-    const struct shore_tensor *of = &s->program->tensor[u->tensor];
-    struct stream *host = &s->stream[2 * t->group];
-    struct timed_operation *op = &s->op[u->operation];
-    if (moves && t->copy_of != SHORE__NONE)
-        add_copy(s, host, u, t->copy_of);
-    else if (moves)
-        add_entry(s, host, u, COMES, route_of(s, of, SHORE_WAY_MOVE, true));
-    else if (t->changer != SHORE__NONE) {
-        s->wait[op->end_wait++] = t->changer;
-        if (u->operation == t->first_reader) s->op[t->changed].kept_bytes += (double)of->bytes;
-    }
-    if (host[1].nbuffers) add_copy(s, host + 1, u, u->tensor);
-}
-
-/* What becomes of a use of a tensor: it passes through buffers, is computed again, or lies there. */
-static void add_use(struct shore__simulation *s, const struct shore__fate *fate, const struct shore__use *u) {
-    const struct timed_tensor *t = &s->tensor[u->tensor];
-    const struct shore_tensor *of = &s->program->tensor[u->tensor];
-    const struct shore__fate *f = &fate[u->tensor];
-    struct timed_operation *op = &s->op[u->operation];
-    struct stream *st = &s->stream[2 * t->group];
-    bool moves = f->way == SHORE_WAY_MOVE || f->way == SHORE_WAY_HOST;
-    if (!f->count || u->kind == SHORE__FREES || u->kind == SHORE__CHANGES) return;
-    if (u->kind == SHORE__MAKES) {
-        if (moves) add_entry(s, st, u, t->first_reader == SHORE__NONE ? WAITS : LEAVES, route_of(s, of, f->way, false));
-        return;
-    }
-    if (u->operation == t->maker || op->idle) return;
-    if (u->operation == t->first_reader) op->more_seconds += t->again_seconds * part_again(of, f);
-    if (t->maker == SHORE__NONE)
-        add_parameter(s, u, moves);
-    else if (moves)
-        add_entry(s, st, u, COMES, route_of(s, of, f->way, true));
-}
-
-/* What memory beyond the least saves: of computing, in the operations that read it, or of a lane's work behind. */
-static void save(struct shore__simulation *s, const struct shore__fate *fate) {
-    double saved[SHORE_LANES] = {0};
-    for (uint32_t i = 0; i < s->nsaving; i++) {
-        const struct shore_tensor *t = &s->program->tensor[s->saving[i]];
-        const struct shore__fate *f = &fate[s->saving[i]];
-        if (f->count && f->bytes > t->bytes) saved[t->saves_lane] += t->saves * (double)(f->bytes - t->bytes);
-    }
-    saved[SHORE_LANE_DRIVE_READ] += saved[SHORE_LANE_DRIVE_MIXED] / 2;
-    saved[SHORE_LANE_DRIVE_WRITE] += saved[SHORE_LANE_DRIVE_MIXED] / 2;
-    saved[SHORE_LANE_DRIVE_MIXED] = saved[SHORE_LANE_DRIVE_READ] + saved[SHORE_LANE_DRIVE_WRITE];
-    for (uint32_t i = 0; i < s->nlanes; i++) {
-        double all = s->work[s->lane[i].as];
-        s->lane[i].left = all > 0 ? fmax(1 - saved[s->lane[i].as] / all, 0) : 1;
-    }
-    for (uint32_t o = 0; s->computed_seconds > 0 && o < s->program->nops; o++)
-        s->op[o].more_seconds -= saved[SHORE_LANE_COMPUTE] * s->op[o].seconds / s->computed_seconds;
-}
-
-static void empty(struct stream *st) {
-    st->next = st->used = 0;
-    st->step = st->at = st->used_at = st->oldest = 0;
-    st->newest = st->nbuffers - 1;
-    for (uint32_t b = 0; b < st->nbuffers; b++)
-        st->buffer[b] = (struct buffer){.tensor = SHORE__NONE,
-                                        .before = b ? b - 1 : SHORE__NONE,
-                                        .after = b < st->newest ? b + 1 : SHORE__NONE,
-                                        .user = UINT64_MAX,
-                                        .job = SHORE__NONE};
-}
-
-/* Finds what a device's buffers still hold from the use before, so that the host need not have it: in two steps. */
-static void find_what_stays(struct stream *st) {
-    for (uint32_t i = 0; i < 2 * st->count; i++) {
-        struct entry *e = &st->entry[st->at];
-        e->stays = is_there(st, e);
-        uint32_t b = e->stays ? *where(st, e->tensor) : st->oldest;
-        st->buffer[b].tensor = e->tensor;
-        st->buffer[b].step = st->step;
-        *where(st, e->tensor) = b;
-        to_newest(st, b);
-        advance(st, e, b);
-    }
-    empty(st);
-}
-
-/* Opens the streams: what passes, and through how many buffers. */
-static void open_streams(struct run *r, const struct shore__fate *fate) {
-    struct shore__simulation *s = r->s;
-    const struct shore_program *p = s->program;
-    s->nactive = 0;
-    memset(s->where, 0xff, 2 * p->ntensors * sizeof *s->where);
-    for (uint32_t i = 0; i < 2 * s->ngroups; i++)
-        s->stream[i].nbuffers = s->stream[i].count = 0;
-    for (uint32_t i = 0; i < s->nbuffers; i++) {
-        const struct shore_tensor *t = &p->tensor[s->buffers_of[i]];
-        s->stream[2 * s->tensor[s->buffers_of[i]].group + (t->there && !s->one_memory)].nbuffers +=
-            (uint32_t)fate[s->buffers_of[i]].count;
-    }
-    for (uint32_t o = 0; o < p->nops; o++)
-        s->op[o].more_seconds = s->op[o].kept_bytes = 0;
-    for (uint32_t o = 0; o < p->nops; o++) {
-        s->op[o].first_wait = s->op[o].end_wait = o ? s->op[o - 1].end_wait : 0;
-        for (uint32_t i = s->op[o].first; i < s->op[o].end; i++)
-            add_use(s, fate, &s->use[i]);
-    }
-    for (uint32_t i = 0; i < 2 * s->ngroups; i++) {
-        struct stream *st = &s->stream[i];
-        if (st->nbuffers > st->count) st->nbuffers = st->count;
-        if (!st->nbuffers) st->nbuffers = 1; /* what has no buffers takes turns */
-        empty(st);
-        if (!st->count) continue;
-        s->active[s->nactive++] = st;
-        for (uint32_t e = 0; e < st->count; e++)
-            if (st->entry[e].copy) {
-                find_what_stays(st);
-                break;
-            }
-    }
-    save(s, fate);
-    memset(s->left, 0, p->ntensors * sizeof *s->left);
-    for (uint32_t i = 0; i < s->nlanes; i++) {
-        s->lane[i].asked = (struct shore__bucket){.each = 1};
-        s->lane[i].behind = s->lane[i].queued = 0;
-    }
-}
-
 static void begin_step(struct run *r) {
     for (uint32_t i = 0; i < r->s->nlanes; i++)
         r->s->lane[i].asked.busy = 0;
@@ -515,14 +319,11 @@ static void begin_step(struct run *r) {
 static void count_bytes(const struct run *r, const struct shore__fate *fate, struct shore_plan_times *out) {
     const struct shore__simulation *s = r->s;
     const double *work = s->work;
-    uint64_t kept = 0;
-    for (uint32_t o = 0; o < s->program->nops; o++)
-        kept += (uint64_t)s->op[o].kept_bytes;
     out->drive_read_bytes = r->read + (uint64_t)(work[SHORE_LANE_DRIVE_READ] * s->lane[LANES_OF_HOST + OF_READ].left);
     out->drive_write_bytes =
         r->written +
         (uint64_t)(work[SHORE_LANE_DRIVE_WRITE] * s->lane[LANES_OF_HOST + OF_WRITE].left + work[SHORE_LANE_COMMIT]);
-    out->link_bytes = r->link + kept + (uint64_t)(work[SHORE_LANE_LINK_IN] + work[SHORE_LANE_LINK_OUT]);
+    out->link_bytes = r->link + (uint64_t)(work[SHORE_LANE_LINK_IN] + work[SHORE_LANE_LINK_OUT]);
     for (uint32_t t = 0; t < s->program->ntensors; t++) {
         const struct shore__fate *f = &fate[t];
         if (!f->count || s->tensor[t].maker == SHORE__NONE || s->tensor[t].first_reader == SHORE__NONE) continue;
@@ -536,7 +337,7 @@ static void count_bytes(const struct run *r, const struct shore__fate *fate, str
 void shore__simulate(struct shore__simulation *s, const struct shore__fate *fate, struct shore_plan_times *out) {
     struct run r = {.s = s};
     *out = (struct shore_plan_times){.size = sizeof *out, .bound = SHORE_LANE_COMPUTE};
-    open_streams(&r, fate);
+    shore__simulation_apply(s, fate);
     for (; r.step < SHORE__SIMULATED_STEPS; r.step++) {
         begin_step(&r);
         for (uint32_t o = 0; o < s->program->nops; o++)
@@ -545,10 +346,6 @@ void shore__simulate(struct shore__simulation *s, const struct shore__fate *fate
     out->step_seconds = r.now - r.ended;
     out->lane_seconds[SHORE_LANE_COMPUTE] = s->compute_seconds;
     out->lane_seconds[SHORE_LANE_COMMIT] = s->commit_seconds;
-    const struct route_lanes *kept = &s->route[s->one_memory ? KEPT_HERE : KEPT_THERE];
-    for (uint32_t o = 0; o < s->program->nops; o++)
-        for (uint32_t i = 0; s->op[o].kept_bytes > 0 && i < kept->count; i++)
-            kept->on[i].lane->asked.busy += s->op[o].kept_bytes * kept->on[i].each;
     for (uint32_t i = 0; i < s->nlanes; i++) {
         double *most = &out->lane_seconds[s->lane[i].as];
         *most = later(*most, s->lane[i].asked.busy + s->lane[i].behind_seconds * s->lane[i].left);

@@ -25,8 +25,8 @@ struct lane {
     double left;           /* the part of it that memory does not save */
 };
 
-/* Where tensors move: between drives, host and device; and where an update sends what stays. */
-enum route { DRIVE_IN, DRIVE_OUT, BUS_IN, BUS_OUT, ACROSS_IN, ACROSS_OUT, KEPT_HERE, KEPT_THERE, ROUTES };
+/* Where tensors move: between drives, host and device; from an update to what stays on the host. */
+enum route { DRIVE_IN, DRIVE_OUT, BUS_IN, BUS_OUT, ACROSS_IN, ACROSS_OUT, LINK_ALONE, ROUTES };
 struct way_on {
     struct lane *lane;
     double each; /* seconds for a byte */
@@ -57,7 +57,7 @@ struct timed_tensor {
 struct timed_operation {
     double seconds;
     double more_seconds;           /* for what is computed again, less what memory saves */
-    double kept_bytes;             /* that the job behind it sends to where they stay */
+    double kept[2];                /* bytes that the job behind it sends to where they stay: all, and on to a device */
     uint32_t first, end;           /* of its uses */
     uint32_t job;                  /* behind it */
     uint32_t first_wait, end_wait; /* the last step's jobs that change what it reads in place */
@@ -131,5 +131,44 @@ struct shore__simulation {
     double commit_seconds, computed_seconds;
     double compute_seconds, began; /* of the last step */
 };
+
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
+
+/* A buffer becomes the one that was taken last. */
+static inline void to_newest(struct stream *st, uint32_t b) {
+    struct buffer *of = &st->buffer[b];
+    if (b == st->newest) return;
+    if (b == st->oldest) st->oldest = of->after;
+    if (of->before != SHORE__NONE) st->buffer[of->before].after = of->after;
+    st->buffer[of->after].before = of->before;
+    st->buffer[st->newest].after = b;
+    of->before = st->newest;
+    of->after = SHORE__NONE;
+    st->newest = b;
+}
+
+static inline uint32_t *where(const struct stream *st, uint32_t tensor) {
+    return &st->where[2 * tensor];
+}
+
+/* Whether a tensor still lies in a buffer of the stream, so that it need not come in this step. An update changes it on
+ * the drives, and not there. */
+static inline bool is_there(const struct stream *st, const struct entry *e) {
+    uint32_t b = *where(st, e->tensor);
+    if (b >= st->nbuffers || st->buffer[b].tensor != e->tensor) return false;
+    return e->changer == SHORE__NONE || st->buffer[b].step == st->step;
+}
+
+/* Goes on to the next entry. */
+static inline void advance(struct stream *st, struct entry *e, uint32_t buffer) {
+    e->buffer = buffer;
+    st->next++;
+    if (++st->at < st->count) return;
+    st->at = 0;
+    st->step++;
+}
+
+/* simulate_fates.c: what passes, waits and is computed again with these fates, from the beginning. */
+void shore__simulation_apply(struct shore__simulation *s, const struct shore__fate *fate);
 
 #endif

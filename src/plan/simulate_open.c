@@ -112,7 +112,7 @@ static void add_routes(struct shore__simulation *s, const struct shore_machine *
     uint32_t most = s->nlanes;
     for (enum route r = 0; r < ROUTES; r++) {
         struct route_lanes *to = &s->route[r];
-        bool in = r != DRIVE_OUT && r != BUS_OUT && r != ACROSS_OUT, kept = r == KEPT_HERE || r == KEPT_THERE;
+        bool in = r != DRIVE_OUT && r != BUS_OUT && r != ACROSS_OUT, kept = r == LINK_ALONE;
         to->on = s->on + r * most;
         if (r != BUS_IN && r != BUS_OUT) {
             for (uint32_t c = 0; !kept && c < d->nclasses; c++) {
@@ -122,7 +122,7 @@ static void add_routes(struct shore__simulation *s, const struct shore_machine *
             }
             add_way(to, &s->lane[in && !m->link_shared ? LANE_LINK_OUT : LANE_LINK_IN], 1);
         }
-        if (s->one_memory || r == DRIVE_IN || r == DRIVE_OUT || r == KEPT_HERE) continue;
+        if (s->one_memory || r == DRIVE_IN || r == DRIVE_OUT || kept) continue;
         add_way(to, &s->lane[in ? LANE_BUS_IN : LANE_BUS_OUT], 1);
         add_way(to, &s->lane[LANE_BUS_BOTH], 1);
     }
