@@ -340,7 +340,7 @@ static void an_update_sends_what_stays(void **state) {
     is(t.lane_seconds[SHORE_LANE_LINK_OUT], LAYERS);
     assert_int_equal(t.link_bytes, LAYERS * BYTES);
     is(t.step_seconds, LAYERS * 3 + 1); /* the first layer's comes last */
-    machine.bus_in = 50; /* to pages of the host, and not to a device */
+    machine.bus_in = 50;                /* to pages of the host, and not to a device */
     is(times_on(&m, &machine, false).lane_seconds[SHORE_LANE_BUS_IN], 0);
     shore_program_free(m.program);
 }
