@@ -80,7 +80,7 @@ static int plan(const struct shore__parsed *parsed, void *ctx) {
     if (!rc && named) room = check_room(a, named, &o, &no_room);
     if (!rc) rc = shore__outlook_make(&o, false, &diag);
     if (!rc && !named) room = check_room(a, named, &o, &no_room);
-    if (!rc) rc = shore__forecast_useful(&o.facts, o.machine, &report.useful_bytes, &diag);
+    if (!rc) rc = shore__forecast_useful(&o.facts, &report.useful_bytes, &diag);
     if (!rc) rc = shore__outlook_changes(&o, what_if, &report.what_ifs, &diag);
     report.outlook = &o;
     report.rates = rates.from;

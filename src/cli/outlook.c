@@ -117,9 +117,9 @@ int shore__outlook_make(struct shore__outlook *o, bool at_least, struct shore_di
         o->facts.one_memory = false;
         o->facts.place_bytes[SHORE_PLACE_DEVICE] = o->machine->gpu_memory;
     }
-    if (!rc) rc = shore__forecast(&o->facts, o->machine, 1, &o->forecast, diag);
+    if (!rc) rc = shore__forecast(&o->facts, 1, &o->forecast, diag);
     if (!rc) rc = find_budget(o, at_least, &budget, diag);
-    if (!rc) rc = shore__forecast(&o->facts, o->machine, budget, &o->forecast, diag);
+    if (!rc) rc = shore__forecast(&o->facts, budget, &o->forecast, diag);
     return rc ? rc : hold_back(o, diag);
 }
 

@@ -86,6 +86,16 @@ void shore_machine_free(struct shore_machine *machine) {
     free(machine);
 }
 
+#define SPEED_MOST UINT64_C(1000000000000) /* the most that --drive-speeds takes */
+
+uint64_t shore__machine_update_speed(const struct shore__machine_drive *d) {
+    double seconds = 0; /* for a byte read, computed and written */
+    const double rates[4] = {d->read, d->write, d->mixed / 2, d->update * 12};
+    for (int i = 0; i < 4; i++)
+        if (rates[i] > 0 && 1 / rates[i] > seconds) seconds = 1 / rates[i];
+    return seconds * (double)SPEED_MOST > 2 ? 1 + (uint64_t)(2 / seconds) : SPEED_MOST;
+}
+
 void shore__machine_slow_drive(struct shore__machine_drive *drive, double factor) {
     drive->read /= factor;
     drive->write /= factor;

@@ -94,6 +94,9 @@ double shore__machine_seconds(const struct shore_machine *machine, enum shore_wo
 
 /* The description of a drive of a fleet: more drives than there are equal the last. NULL: none is described. */
 const struct shore__machine_drive *shore__machine_drive(const struct shore_machine *machine, uint32_t drive);
+/* Bytes a second that an update moves there if it reads as much as it writes, and computes at the same time: by these,
+ * drives get their shares. Of a drive without a limit, the most that --drive-speeds takes. */
+uint64_t shore__machine_update_speed(const struct shore__machine_drive *drive);
 
 /* Makes the rates those of a step: drives that are slower from there on are so. */
 void shore__machine_take_step(struct shore_machine *machine, uint64_t step);

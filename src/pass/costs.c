@@ -2,12 +2,14 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/diag.h"
 #include "drive/chunk.h"
 #include "drive/fleet/fleet.h"
 #include "drive/layout.h"
 #include "drive/probe/speed.h"
+#include "machine/machine.h"
 #include "pass/pages.h"
 #include "storage/format.h"
 
@@ -126,6 +128,21 @@ void shore__costs_lookups(const struct shore__costing *c, uint32_t op) {
 
 /* ---- the drives -------------------------------------------------------------------------------------------------- */
 
+/* Speeds of the drives, which decide their shares: as given, or as the machine's. All 0: equal shares. */
+static int find_speeds(const struct shore__facts *f, uint64_t *speeds, struct shore_diag *diag) {
+    uint32_t n = f->drives.ndrives;
+    if (f->drives.drive_speeds) return shore__speeds_parse(f->drives.drive_speeds, n, speeds, diag);
+    for (uint32_t d = 0; n > 1 && d < n; d++) {
+        const struct shore__machine_drive *drive = f->machine ? shore__machine_drive(f->machine, d) : NULL;
+        if (drive && !drive->shares) speeds[d] = shore__machine_update_speed(drive);
+        if (!speeds[d]) { /* unknown, or on the device of another one */
+            memset(speeds, 0, n * sizeof *speeds);
+            return 0;
+        }
+    }
+    return 0;
+}
+
 int shore__costing_open(struct shore__costing *c, const struct shore__facts *f, struct shore_program *program,
                         struct shore_diag *diag) {
     const struct shore_layout *layout = f->model->layout;
@@ -133,7 +150,7 @@ int shore__costing_open(struct shore__costing *c, const struct shore__facts *f, 
     uint64_t *speeds = calloc(n + (size_t)1, sizeof *speeds);
     *c = (struct shore__costing){f, program, calloc((size_t)layout->nblocks * n + 1, sizeof *c->ranges)};
     int rc = speeds && c->ranges ? 0 : shore__fail(diag, -ENOMEM, "out of memory for a plan");
-    if (!rc && f->drives.drive_speeds) rc = shore__speeds_parse(f->drives.drive_speeds, n, speeds, diag);
+    if (!rc) rc = find_speeds(f, speeds, diag);
     if (!rc) shore__placement_make(layout, speeds, n, c->ranges);
     free(speeds);
     return rc;

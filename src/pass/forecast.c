@@ -151,11 +151,11 @@ static uint64_t written_most(const struct shore__facts *f, const struct shore_pr
     return updates ? (uint64_t)((double)all * (double)most / (double)updates) : all / f->drives.ndrives;
 }
 
-static int fill_times(const struct shore__facts *f, const struct shore_machine *machine,
-                      const struct shore__train_plan *p, struct shore__forecast *out, struct shore_diag *diag) {
+static int fill_times(const struct shore__facts *f, const struct shore__train_plan *p, struct shore__forecast *out,
+                      struct shore_diag *diag) {
     struct shore__simulation *simulation;
     struct shore_plan_times times = {.size = sizeof times};
-    int rc = shore__simulation_open(p->program, machine, f->one_memory, &simulation, diag);
+    int rc = shore__simulation_open(p->program, f->machine, f->one_memory, &simulation, diag);
     if (rc) return rc;
     shore__simulate(simulation, p->plan->fate, &times);
     shore__simulation_close(simulation);
@@ -190,8 +190,8 @@ static bool lacks_place(const struct shore__facts *f, const struct shore_plan *p
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
-int shore__forecast(const struct shore__facts *f, const struct shore_machine *machine, uint64_t budget,
-                    struct shore__forecast *out, struct shore_diag *diag) {
+int shore__forecast(const struct shore__facts *f, uint64_t budget, struct shore__forecast *out,
+                    struct shore_diag *diag) {
     struct shore__train_plan plan;
     struct shore__needs needs;
     uint64_t start = shore__now_ns();
@@ -212,7 +212,7 @@ int shore__forecast(const struct shore__facts *f, const struct shore_machine *ma
         out->budget_bytes = budget;
         fill_memory(f, &plan, out);
         fill_activations(&plan, out);
-        rc = fill_times(f, machine, &plan, out, diag);
+        rc = fill_times(f, &plan, out, diag);
     }
     shore__train_plan_close(&plan);
     out->plan_seconds = (double)(shore__now_ns() - start) * 1e-9;
@@ -224,16 +224,15 @@ int shore__forecast(const struct shore__facts *f, const struct shore_machine *ma
 #define USEFUL_PLANS 10
 #define NO_FASTER 1.01
 
-int shore__forecast_useful(const struct shore__facts *f, const struct shore_machine *machine, uint64_t *bytes,
-                           struct shore_diag *diag) {
+int shore__forecast_useful(const struct shore__facts *f, uint64_t *bytes, struct shore_diag *diag) {
     struct shore__forecast at;
-    int rc = shore__forecast(f, machine, 1, &at, diag);
+    int rc = shore__forecast(f, 1, &at, diag);
     uint64_t least = at.minimum_bytes, enough = at.comfortable_bytes;
-    if (!rc) rc = shore__forecast(f, machine, enough, &at, diag);
+    if (!rc) rc = shore__forecast(f, enough, &at, diag);
     double limit = at.step_seconds * NO_FASTER;
     for (int i = 0; !rc && i < USEFUL_PLANS && least < enough; i++) {
         uint64_t middle = i ? least + (enough - least) / 2 : least;
-        rc = shore__forecast(f, machine, middle, &at, diag);
+        rc = shore__forecast(f, middle, &at, diag);
         if (rc) break;
         if (at.step_seconds <= limit)
             enough = middle;

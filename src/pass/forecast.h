@@ -7,8 +7,6 @@
 #include "pass/facts.h"
 #include "pass/row_keys.h"
 
-struct shore_machine;
-
 const char *shore__memory_class_name(enum shore__memory_class of);
 
 /* Parts of a step. */
@@ -42,13 +40,12 @@ struct shore__forecast {
     double plan_seconds; /* that planning took */
 };
 
-/* Plans a step within a budget (0: the default of the machine). machine NULL: assumed. Threading: any. Errors: those of
+/* Plans a step within a budget (0: the default of the machine). Threading: any. Errors: those of
  * shore__plan_training(); a budget that is too small is no error, see budget_bytes. */
-int shore__forecast(const struct shore__facts *f, const struct shore_machine *machine, uint64_t budget,
-                    struct shore__forecast *out, struct shore_diag *diag);
+int shore__forecast(const struct shore__facts *f, uint64_t budget, struct shore__forecast *out,
+                    struct shore_diag *diag);
 
 /* The budget above which the step gets no faster (within 1 %), by a few plans; at least the minimum. */
-int shore__forecast_useful(const struct shore__facts *f, const struct shore_machine *machine, uint64_t *bytes,
-                           struct shore_diag *diag);
+int shore__forecast_useful(const struct shore__facts *f, uint64_t *bytes, struct shore_diag *diag);
 
 #endif

@@ -12,7 +12,7 @@
 /* To measure these numbers: bench/predict.sh prints what a training takes beside its plan. With bf16 kernels it
  * was 13.4 to 15.1 MiB in 90 trainings of small models; bench/results/ has other processors. */
 #define LIBRARIES (12 * MIB + 3 * MIB / 4) /* code and data of all libraries, mostly oneDNN's */
-#define THREAD (3 * MIB / 4)               /* stack in use, malloc arena, oneDNN's code */
+#define THREAD (MIB / 4)                   /* stack in use, malloc arena, oneDNN's code */
 #define DRIVE (MIB / 2)                    /* threads, queue */
 #define BLOCK (32 * 1024u)                 /* descriptions of tensors, requests */
 #define TOKEN 128u                         /* of a tokenizer */

@@ -11,8 +11,7 @@
 #include "plan/lanes.h"
 #include "run/emulation/emulate.h"
 
-#define SPEED_MOST UINT64_C(1000000000000) /* of a drive without a limit: the most that --drive-speeds takes */
-#define SPEED_BYTES 16u                    /* of its text */
+#define SPEED_BYTES 16u /* of its text */
 
 /* Of a drive, or of all that is no drive's. */
 struct lanes {
@@ -46,15 +45,6 @@ static uint64_t over_ns(struct shore__gate *gate, enum shore_lane lane, uint32_t
         drive = t->machine.drive[drive].shares - 1;
     if (lane == SHORE_LANE_LINK_OUT && t->machine.link_shared) lane = SHORE_LANE_LINK_IN;
     return ask(t, drives ? &t->drive[drive] : &t->host, lane, shore__now_ns(), (double)amount);
-}
-
-/* Bytes a second that an update moves if it reads as much as it writes, and computes at the same time. */
-static uint64_t update_speed(const struct shore__machine_drive *d) {
-    double seconds = 0; /* for a byte read, computed and written */
-    const double rates[4] = {d->read, d->write, d->mixed / 2, d->update * 12};
-    for (int i = 0; i < 4; i++)
-        if (rates[i] > 0 && 1 / rates[i] > seconds) seconds = 1 / rates[i];
-    return seconds * (double)SPEED_MOST > 2 ? 1 + (uint64_t)(2 / seconds) : SPEED_MOST;
 }
 
 static void take_rates(struct shore__tempo *t) {
@@ -93,7 +83,7 @@ int shore__tempo_make(const struct shore_machine *e, uint32_t ndrives, struct sh
     char *speeds = t->speeds;
     for (uint32_t d = 0; d < ndrives && e->ndrives; d++) {
         const struct shore__machine_drive *as = shore__machine_drive(e, d);
-        speeds += sprintf(speeds, "%s%llu", d ? "," : "", (unsigned long long)update_speed(as));
+        speeds += sprintf(speeds, "%s%llu", d ? "," : "", (unsigned long long)shore__machine_update_speed(as));
     }
     return 0;
 }

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "longshore/machine.h"
 #include "pass/forecast.h"
 
 static const char *const models[] = {"gpt2-tiny", "llama-tiny", "gpt2-small", "gpt2-124m"};
@@ -41,7 +42,7 @@ static struct shore__facts facts(const struct shore__model *m, size_t sequences,
 static struct shore__forecast forecast(const struct shore__facts *f, uint64_t budget) {
     struct shore__forecast at;
     struct shore_diag diag = {0};
-    if (shore__forecast(f, NULL, budget, &at, &diag)) fail_msg("%" PRIu64 ": %s", budget, diag.text);
+    if (shore__forecast(f, budget, &at, &diag)) fail_msg("%" PRIu64 ": %s", budget, diag.text);
     return at;
 }
 
@@ -90,7 +91,7 @@ static void more_than_the_useful_budget_saves_nothing(void **state) {
         struct shore__facts f = facts(m, 4, 512);
         const struct shore__forecast any = forecast(&f, 1);
         uint64_t useful;
-        assert_int_equal(shore__forecast_useful(&f, NULL, &useful, NULL), 0);
+        assert_int_equal(shore__forecast_useful(&f, &useful, NULL), 0);
         assert_in_range(useful, any.minimum_bytes, any.comfortable_bytes);
         double seconds = forecast(&f, useful).step_seconds;
         assert_true(seconds <= 1.01 * forecast(&f, any.comfortable_bytes).step_seconds);
@@ -98,11 +99,31 @@ static void more_than_the_useful_budget_saves_nothing(void **state) {
     }
 }
 
+/* Drives get shares that they update in the same time, so the faster one writes more. */
+static void drives_write_by_their_speed(void **state) {
+    static const char text[] = "{\"drives\": [{\"read\": 3e9, \"write\": 3e9}, {\"read\": 1e9, \"write\": 1e9}]}";
+    struct shore__model *m = model("gpt2-124m");
+    struct shore__facts f = facts(m, 1, 512);
+    struct shore_machine *machine;
+    struct shore_diag diag = {0};
+    if (shore_machine_parse(text, sizeof text - 1, "test", &machine, &diag)) fail_msg("%s", diag.text);
+    f.machine = machine;
+    struct shore__forecast at;
+    assert_int_equal(shore__forecast(&f, UINT64_C(2) << 30, &at, &diag), 0);
+    assert_in_range(at.drive_write_most_bytes, at.drive_write_bytes * 74 / 100, at.drive_write_bytes * 76 / 100);
+    f.drives.drive_speeds = "1,1"; /* whoever gives speeds is believed */
+    assert_int_equal(shore__forecast(&f, UINT64_C(2) << 30, &at, &diag), 0);
+    assert_in_range(at.drive_write_most_bytes, at.drive_write_bytes * 49 / 100, at.drive_write_bytes * 51 / 100);
+    shore_machine_free(machine);
+    shore__model_free(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_by_class_adds_up_to_the_peak),
         cmocka_unit_test(a_budget_below_the_least_has_no_plan),
         cmocka_unit_test(more_than_the_useful_budget_saves_nothing),
+        cmocka_unit_test(drives_write_by_their_speed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
