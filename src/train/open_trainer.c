@@ -110,7 +110,8 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     shore__plan_fleet_options(&t->facts, &t->plan, &options);
     options.arena = t->arena;
     const struct shore_machine *e = shore__tempo_machine(t->tempo);
-    if (e) train_note(t, "emulated: times are those of %s, rates and model divided by %g", e->name, e->scale);
+    if (e && !t->machine)
+        train_note(t, "emulated: times are those of %s, rates and model divided by %g", e->name, e->scale);
     options.note = t->events->note;
     options.note_ctx = t->events->ctx;
     options.overwrite = overwrite;
