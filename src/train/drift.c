@@ -14,18 +14,18 @@
 #include "train/trainer.h"
 
 #define WARM_STEPS 2   /* after opening: they touch memory for the first time, and fill caches */
-#define SAMPLE_STEPS 4 /* that a figure is the mean of */
+#define SAMPLE_STEPS 4 /* that a figure is of */
 #define REST_STEPS 8   /* until it is looked at again, where no plan was better */
 #define DRIFT 1.2
 #define MATTERS 0.1 /* of a step's time: who takes less does not hold it up */
 #define GAIN 0.03   /* of a step's time: the least that another plan is worth */
-#define PAYS 4      /* times that what is gained in the run pays for opening the trainer again */
+#define PAYS 2      /* times that what is gained in the run pays for opening the trainer again */
 
 /* Seconds of a step for which a drive was busy, or the last one: in which the processor computed. */
 struct figure {
     uint64_t last_ns; /* of a drive: its counter when the step began */
-    double before;    /* in a step of the first ones, on average */
-    double now;       /* the sum of `off` steps */
+    double before;    /* in the quickest of the first steps: what holds up one alone does not count */
+    double now;       /* in the quickest of the last `off` ones */
 };
 
 struct drift {
@@ -77,6 +77,10 @@ static double seconds_of(struct trainer *t, uint32_t i) {
     return (double)(f->last_ns - was) * 1e-9;
 }
 
+static double least(double so_far, double seconds, bool first) {
+    return first || seconds < so_far ? seconds : so_far;
+}
+
 /* How much longer it takes now than before; 1: as long, or it does not matter. */
 static double ratio(const struct drift *d, double before, double now, double step) {
     double x = before > 0 ? now / before : 1;
@@ -94,18 +98,18 @@ void shore__drift_end_step(struct trainer *t) {
     d->steps++;
     if (d->steps <= WARM_STEPS) return;
     double step = t->report.step_seconds - t->report.paced_seconds;
-    if (first) d->step_before += step / SAMPLE_STEPS;
+    if (first) d->step_before = least(d->step_before, step, d->steps == WARM_STEPS + 1);
     for (uint32_t i = 0; i < d->n; i++)
         if (first)
-            d->of[i].before += seconds[i] / SAMPLE_STEPS;
+            d->of[i].before = least(d->of[i].before, seconds[i], d->steps == WARM_STEPS + 1);
         else
             off |= ratio(d, d->of[i].before, seconds[i], step) != 1;
     if (d->rest) d->rest--;
     if (!off || d->rest) d->off = 0;
     if (!off || d->rest) return;
     for (uint32_t i = 0; i < d->n; i++)
-        d->of[i].now = (d->off ? d->of[i].now : 0) + seconds[i];
-    d->step_now = (d->off ? d->step_now : 0) + step;
+        d->of[i].now = least(d->of[i].now, seconds[i], d->off == 0);
+    d->step_now = least(d->step_now, step, d->off == 0);
     d->off++;
 }
 
@@ -121,7 +125,7 @@ static struct shore_machine *machine_now(const struct trainer *t, char *what, si
     for (uint32_t i = 0; i < now->ndrives; i++)
         now->drive[i] = *shore__machine_drive(was, i);
     for (uint32_t i = 0; i < d->n; i++) {
-        double x = ratio(d, d->of[i].before, d->of[i].now / d->off, d->step_now / d->off);
+        double x = ratio(d, d->of[i].before, d->of[i].now, d->step_now);
         bool computing = i + 1 == d->n;
         if (x == 1 || (!computing && !now->ndrives)) continue;
         if (computing)
@@ -160,8 +164,8 @@ static double simulate_new(const struct trainer *t, const struct shore_machine *
 
 /* Whether a new plan saves so much that the steps that are left pay for opening the trainer again. */
 static bool pays(const struct drift *d, double old, double new, uint64_t steps_left) {
-    double gain = old > 0 ? 1 - new / old : 0, step = d->step_now / d->off;
-    return gain > GAIN && gain * step * (double)steps_left > PAYS * d->open_seconds;
+    double gain = old > 0 ? 1 - new / old : 0;
+    return gain > GAIN && gain * d->step_now * (double)steps_left > PAYS * d->open_seconds;
 }
 
 bool shore__drift_plans_again(struct trainer *t, uint64_t steps_left) {
