@@ -162,7 +162,7 @@ struct shore_plan_options {
     enum shore_policy policy;
     /* its rates decide what takes less time. NULL: some cores, and one fast drive. Ownership: outlives the plan */
     const struct shore_machine *machine;
-    double written_bytes_per_day_most; /* to all drives together; 0: no limit */
+    double written_bytes_per_day_most; /* by all drives together: steps wait as long as it needs; 0: no limit */
 };
 
 struct shore_plan_sums {
@@ -186,11 +186,13 @@ int shore_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_
  * any. */
 bool shore_multiplies_bf16(void);
 
-/* Plans the program. Ownership: *out is the caller's, for shore_plan_close(), also if a budget is too small
- * (SHORE_EBUDGET): it then has the sums of the least plan. The program outlives it. Errors: SHORE_EBUDGET, with
- * "minimum SIZE" for each budget that is too small, and the place's name if it is a place's own; -EINVAL (a program
- * with a cycle, a tensor that is read before it is made or after it was freed, or that is made twice; a size that
- * overflows; a place's budget where memory is one), -ENOMEM: then *out is NULL. */
+/* Plans the program: so that a step takes as little time as the budgets allow, by simulation on the machine that the
+ * options name. The same everywhere. Ownership: *out is the caller's, for shore_plan_close(), also if a budget is too
+ * small (SHORE_EBUDGET): it then has the sums of the least plan. The program outlives it. Errors: SHORE_EBUDGET, with
+ * "minimum SIZE" for each budget that is too small, and the place's name if it is a place's own; or if a step alone
+ * writes more than the drives may in a day; -EINVAL (a program with a cycle, a tensor that is read before it is made or
+ * after it was freed, or that is made twice; a size that overflows; a place's budget where memory is one), -ENOMEM:
+ * then *out is NULL. */
 int shore_plan_open(const struct shore_program *program, const struct shore_plan_options *options,
                     struct shore_plan **out, struct shore_diag *diag);
 /* NULL is allowed. */

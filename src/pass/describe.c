@@ -129,11 +129,17 @@ enum shore__when shore__plan_offload_within(const struct shore__facts *f, uint64
 
 /* ---- a training step --------------------------------------------------------------------------------------------- */
 
+/* How a step is described that can be described in several ways. */
+struct way {
+    size_t head_units; /* units that go through the head at once */
+    bool moves;        /* inner activations that the drives have room for are not computed again: --offload on */
+};
+
 struct description {
     const struct shore__facts *f;
     struct shore__train_plan *plan; /* the plan being described */
     struct shore_program *program;
-    size_t head_units; /* units that go through the head at once */
+    struct way how;
 };
 
 static uint64_t ring_bytes(const struct shore__facts *f) {
@@ -219,7 +225,7 @@ static void describe_backward(const struct description *d) {
                 shore__backward_scratch_bytes(m, f->mode, f->batch.unit_rows));
     if (m->arch.tied && !f->lora_rank) {
         struct shore_tensor table = shore__row_tensor(SHORE__ROW_TABLE_GRADIENT, 0, SHORE_PLACE_BOTH, elems * 4);
-        bool stays = f->compressed || !f->scratch || d->head_units < f->batch.units;
+        bool stays = f->compressed || !f->scratch || d->how.head_units < f->batch.units;
         table.ways = SHORE_WAY_KEEP | (stays ? 0 : SHORE_WAY_MOVE);
         table.moved_bytes = 1; /* its pieces move */
         d->plan->table = in_step(d, &table);
@@ -251,7 +257,8 @@ static void describe_inner(const struct description *d) {
         inner.again = 1 + shore__phase_forward(l);
         inner.again_parts = (uint32_t)f->batch.units;
         for (size_t u = 0; u < f->batch.units; u++) {
-            inner.ways = SHORE_WAY_KEEP | SHORE_WAY_AGAIN | (movable ? SHORE_WAY_MOVE : 0);
+            unsigned moves = movable ? SHORE_WAY_MOVE : 0, again = moves && d->how.moves ? 0 : SHORE_WAY_AGAIN;
+            inner.ways = SHORE_WAY_KEEP | again | moves;
             movable -= movable > 0;
             uint32_t id = add_between(d, &inner, shore__phase_forward(l), shore__phase_backward(n, l));
             if (l == n && u == 0) d->plan->inner = id;
@@ -284,7 +291,7 @@ static void describe_logits(const struct description *d) {
     const struct shore__facts *f = d->f;
     const struct shore__model *m = f->model;
     struct shore_tensor logits = shore__row_tensor(SHORE__ROW_LOGITS_KEPT, 0, SHORE_PLACE_DEVICE, 0);
-    logits.full_bytes = m->nslices * d->head_units * tile_bytes(f);
+    logits.full_bytes = m->nslices * d->how.head_units * tile_bytes(f);
     logits.again = 1 + shore__phase_loss(m->arch.n_layer);
     d->plan->logits = add_between(d, &logits, shore__phase_loss(m->arch.n_layer), shore__phase_head(m->arch.n_layer));
 }
@@ -358,7 +365,7 @@ static void fill_host(const struct shore__facts *f, struct shore__train_plan *ou
 static void fill_plan(const struct shore__facts *f, const struct description *d) {
     struct shore__train_plan *out = d->plan;
     out->units = f->batch.units;
-    out->head_units = d->head_units;
+    out->head_units = d->how.head_units;
     out->kept_logits = fate_of(out, out->logits).bytes / tile_bytes(f);
     out->gradient_buffers = (uint32_t)fate_of(out, out->pieces).count;
     out->hold_table_gradient = fate_of(out, out->table).way == SHORE_WAY_KEEP || !f->scratch;
@@ -369,12 +376,11 @@ static void fill_plan(const struct shore__facts *f, const struct description *d)
     fill_host(f, out);
 }
 
-/* Plans a step in which so many units go through the head at once. */
-static int plan_with(const struct shore__facts *f, uint64_t budget, size_t head_units, struct shore__train_plan *out,
+static int plan_with(const struct shore__facts *f, uint64_t budget, struct way how, struct shore__train_plan *out,
                      struct shore_diag *diag) {
     *out = (struct shore__train_plan){.program = shore_program_new(), .table = UINT32_MAX, .host = UINT32_MAX};
     if (!out->program) return shore__fail(diag, -ENOMEM, "out of memory for a plan");
-    struct description d = {f, out, out->program, head_units};
+    struct description d = {f, out, out->program, how};
     const struct shore_plan_options options = {
         .size = sizeof options,
         .memory_bytes = budget,
@@ -382,8 +388,8 @@ static int plan_with(const struct shore__facts *f, uint64_t budget, size_t head_
         .place_bytes = {f->place_bytes[SHORE_PLACE_DEVICE], f->place_bytes[SHORE_PLACE_PINNED]},
         .one_memory = f->one_memory,
         .machine = f->machine,
-        .written_bytes_per_day_most = (double)f->written_per_day_most,
         .policy = f->policy,
+        .written_bytes_per_day_most = (double)f->written_per_day_most,
     };
     int rc = describe(&d, diag);
     if (!rc) rc = shore_plan_open(out->program, &options, &out->plan, diag);
@@ -398,41 +404,48 @@ static bool may_go_one_by_one(const struct shore__facts *f) {
     return f->batch.units > 1 && !f->remote && f->model->arch.tied && !f->compressed;
 }
 
-static bool keeps_all_logits(const struct shore__facts *f, const struct shore__train_plan *plan) {
-    return plan->kept_logits == f->model->nslices * plan->head_units;
-}
-
-static void fill_needs(const struct shore__facts *f, const struct shore__train_plan *plan, const struct shore_plan *all,
-                       struct shore__needs *needs) {
+static void fill_needs(const struct shore__facts *f, const struct shore_plan *plan, struct shore__needs *needs) {
     *needs = (struct shore__needs){
-        .minimum_bytes = all->minimum.of[SHORE__SHARED],
-        .comfortable_bytes = all->comfortable.of[SHORE__SHARED],
+        .minimum_bytes = plan->minimum.of[SHORE__SHARED],
+        .comfortable_bytes = plan->comfortable.of[SHORE__SHARED],
         .disk_bytes = shore__plan_disk_bytes(f),
         .pairs = f->model->arch.n_layer * f->batch.units,
     };
+}
+
+static void count_pairs(const struct shore__train_plan *plan, struct shore__needs *needs) {
     for (uint64_t i = 0; i < needs->pairs; i++) {
         needs->kept_pairs += plan->plan->fate[plan->inner + i].way == SHORE_WAY_KEEP;
         needs->offloaded_pairs += plan->plan->fate[plan->inner + i].way == SHORE_WAY_MOVE;
     }
 }
 
+/* Takes another description of the step if it fits; unless it is wanted anyway, if the step is shorter then. */
+static int try_other(const struct shore__facts *f, uint64_t budget, struct way how, bool wanted,
+                     struct shore__train_plan *out, struct shore_diag *diag) {
+    struct shore__train_plan other, had = *out;
+    int rc = plan_with(f, budget, how, &other, diag);
+    if (!rc && (wanted || shore__plan_is_shorter(other.plan, out->plan))) {
+        *out = other;
+        other = had;
+    }
+    shore__train_plan_close(&other);
+    return rc == SHORE_EBUDGET ? 0 : rc;
+}
+
 int shore__plan_training(const struct shore__facts *f, uint64_t budget, struct shore__train_plan *out,
                          struct shore__needs *needs, struct shore_diag *diag) {
-    struct shore__train_plan one;
-    int rc = plan_with(f, budget, f->batch.units, out, diag);
+    struct way how = {.head_units = f->batch.units};
+    int rc = plan_with(f, budget, how, out, diag);
     if (!out->plan) return rc;
-    if (needs) fill_needs(f, out, out->plan, needs);
-    if (rc || !may_go_one_by_one(f) || keeps_all_logits(f, out)) return needs ? 0 : rc;
-    rc = plan_with(f, budget, 1, &one, diag);
-    struct shore__train_plan *other = &one;
-    if (!rc && keeps_all_logits(f, &one)) {
-        struct shore__train_plan all = *out;
-        *out = one;
-        one = all;
-        if (needs) fill_needs(f, out, one.plan, needs);
-    }
-    shore__train_plan_close(other);
-    return rc == SHORE_EBUDGET ? 0 : rc;
+    if (needs) fill_needs(f, out->plan, needs);
+    if (rc) return needs && rc == SHORE_EBUDGET ? 0 : rc;
+    how.moves = f->offload == SHORE__ON && offloaded_most(f);
+    if (how.moves) rc = try_other(f, budget, how, true, out, diag);
+    how.head_units = 1;
+    if (!rc && may_go_one_by_one(f)) rc = try_other(f, budget, how, false, out, diag);
+    if (needs) count_pairs(out, needs);
+    return rc;
 }
 
 void shore__train_plan_close(struct shore__train_plan *plan) {

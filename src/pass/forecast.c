@@ -10,7 +10,6 @@
 #include "pass/describe.h"
 #include "pass/operations.h"
 #include "pass/pages.h"
-#include "plan/simulate.h"
 
 const char *shore__memory_class_name(enum shore__memory_class of) {
     static const char *const name[] = {
@@ -151,14 +150,8 @@ static uint64_t written_most(const struct shore__facts *f, const struct shore_pr
     return updates ? (uint64_t)((double)all * (double)most / (double)updates) : all / f->drives.ndrives;
 }
 
-static int fill_times(const struct shore__facts *f, const struct shore__train_plan *p, struct shore__forecast *out,
-                      struct shore_diag *diag) {
-    struct shore__simulation *simulation;
-    struct shore_plan_times times = {.size = sizeof times};
-    int rc = shore__simulation_open(p->program, f->machine, f->one_memory, &simulation, diag);
-    if (rc) return rc;
-    shore__simulate(simulation, p->plan->fate, &times);
-    shore__simulation_close(simulation);
+static void fill_times(const struct shore__facts *f, const struct shore__train_plan *p, struct shore__forecast *out) {
+    const struct shore_plan_times times = p->plan->times;
     out->step_seconds = times.step_seconds;
     memcpy(out->lane_seconds, times.lane_seconds, sizeof out->lane_seconds);
     out->bound = times.bound;
@@ -178,7 +171,6 @@ static int fill_times(const struct shore__facts *f, const struct shore__train_pl
         (struct shore__moved_bytes){updates, times.drive_read_bytes - fetched - moved, times.drive_write_bytes - moved};
     out->drive_write_most_bytes = written_most(f, p->program, times.drive_write_bytes);
     out->tokens_per_second = out->step_seconds > 0 ? (double)f->batch.rows / out->step_seconds : 0;
-    return 0;
 }
 
 /* Whether a place with a budget of its own has too little: the plan's diagnostic says which. */
@@ -196,11 +188,13 @@ int shore__forecast(const struct shore__facts *f, uint64_t budget, struct shore_
     struct shore__needs needs;
     uint64_t start = shore__now_ns();
     *out = (struct shore__forecast){.disk_bytes = 0};
-    int rc = shore__plan_training(f, budget, &plan, &needs, diag);
+    struct shore__facts on = *f;
+    if (machine) on.machine = machine;
+    int rc = shore__plan_training(&on, budget, &plan, &needs, diag);
     if (!rc && !budget) {
         rc = shore_budget(0, needs.minimum_bytes, needs.comfortable_bytes, &budget, diag);
         shore__train_plan_close(&plan);
-        if (!rc) rc = shore__plan_training(f, budget, &plan, &needs, diag);
+        if (!rc) rc = shore__plan_training(&on, budget, &plan, &needs, diag);
     }
     if (!rc) {
         out->minimum_bytes = needs.minimum_bytes;
@@ -212,7 +206,7 @@ int shore__forecast(const struct shore__facts *f, uint64_t budget, struct shore_
         out->budget_bytes = budget;
         fill_memory(f, &plan, out);
         fill_activations(&plan, out);
-        rc = fill_times(f, &plan, out, diag);
+        fill_times(f, &plan, out);
     }
     shore__train_plan_close(&plan);
     out->plan_seconds = (double)(shore__now_ns() - start) * 1e-9;

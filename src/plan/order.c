@@ -102,8 +102,14 @@ static bool fits(struct shore_plan *plan) {
     return shore__plan_excess(plan) == 0;
 }
 
+static bool is_accepted(const struct shore_plan *plan) {
+    return !plan->accepts || plan->accepts(plan->accepts_ctx);
+}
+
 static void raise_to(struct shore_plan *plan, size_t *field, size_t most) {
+    size_t before = *field;
     shore__raise(field, most, 0, shore__plan_excess, plan);
+    if (*field != before && !is_accepted(plan)) *field = before;
 }
 
 static size_t keep_most(const struct shore__class *k) {
@@ -117,7 +123,7 @@ static void raise_amount(struct shore_plan *plan, uint32_t k) {
         return;
     }
     *more = most;
-    if (!fits(plan)) *more = before;
+    if (!fits(plan) || (before != most && !is_accepted(plan))) *more = before;
 }
 
 /* Raises amounts for which there is a test, the smallest first: most of them get what they need. */
@@ -199,7 +205,7 @@ static void keep_activations(struct shore_plan *plan, uint32_t k) {
     if (s->moved == plan->class[k].n) { /* first tries to keep them all */
         s->moved = 0;
         s->kept = most;
-        if (fits(plan)) return;
+        if (fits(plan) && is_accepted(plan)) return;
         *s = before;
         share_with_parameters(plan);
     }
@@ -217,19 +223,17 @@ static void raise_activations(struct shore_plan *plan) {
             keep_activations(plan, k);
     }
     for (uint32_t k = 0; k < plan->nclasses; k++)
-        if (is_again(&plan->class[k]) && plan->class[k].like->ways)
+        if (plan->class[k].like->ways && plan->class[k].like->full_bytes > plan->class[k].like->bytes)
             raise_to(plan, &plan->share[k].full, plan->share[k].kept);
 }
 
 static void move_activations(struct shore_plan *plan, bool all) {
     for (uint32_t k = 0; k < plan->nclasses; k++) {
-        struct shore__share *s = &plan->share[k];
+        struct shore__share *s = &plan->share[k], before = *s;
         if (!is_again(&plan->class[k]) || !(plan->class[k].like->ways & SHORE_WAY_MOVE)) continue;
-        if (all)
-            raise_to(plan, &s->moved, plan->class[k].n);
-        else
-            s->moved = plan->class[k].n;
-        if (!fits(plan)) s->moved = 0;
+        if (!all) s->moved = plan->class[k].n - s->kept - s->host;
+        if (!all && (!fits(plan) || !is_accepted(plan))) *s = before;
+        if (all) raise_to(plan, &s->moved, plan->class[k].n);
     }
 }
 
@@ -284,6 +288,10 @@ void shore__order_spend(struct shore_plan *plan, enum shore_policy policy) {
         copy_shares(plan, plan->share, plan->least);
     }
     raise_all(plan, policy);
+}
+
+void shore__order_fill(struct shore_plan *plan) {
+    raise_all(plan, SHORE_POLICY_ORDER);
 }
 
 struct shore__bytes shore__order_comfortable(struct shore_plan *plan) {

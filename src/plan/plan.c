@@ -8,6 +8,7 @@
 
 #include "base/diag.h"
 #include "base/sized.h"
+#include "base/units.h"
 #include "plan/budget.h"
 #include "plan/simulate.h"
 
@@ -43,7 +44,10 @@ static void make(struct shore_plan *plan) {
     plan->limit.of[SHORE__SHARED] = plan->options.memory_bytes;
     memcpy(plan->limit.of, plan->options.place_bytes, sizeof plan->options.place_bytes);
     if (shore__plan_excess(plan)) return;
-    shore__order_spend(plan, plan->options.policy ? plan->options.policy : SHORE_POLICY_ORDER);
+    if (plan->options.policy)
+        shore__order_spend(plan, plan->options.policy);
+    else if (!shore__search(plan))
+        plan->rows.failed = true;
     shore__plan_excess(plan);
     if (plan->rows.failed) return;
     grow_rows(plan);
@@ -61,6 +65,18 @@ static int too_little(const struct shore_plan *plan, struct shore_diag *diag) {
         shore__fail(&said, rc, "%s%s%s", said.text, *said.text ? "; " : "", one.text);
     }
     return rc ? shore__fail(diag, rc, "%s", said.text) : 0;
+}
+
+/* The search prefers plans that write less where a step has to wait. What is left is the work behind operations. */
+static int writes_too_much(const struct shore_plan *plan, struct shore_diag *diag) {
+    double most = plan->options.written_bytes_per_day_most;
+    uint64_t written = plan->times.drive_write_bytes;
+    if (!(most > 0) || (double)written <= most) return 0;
+    return shore__fail(
+        diag, SHORE_EBUDGET,
+        "a step alone writes %s, and the drives may write %s a day: 8-bit moments write less, and so may "
+        "more memory; a larger batch writes less for each token",
+        shore__format_size_up(written).text, shore__format_size((uint64_t)most).text);
 }
 
 int shore_plan_open(const struct shore_program *program, const struct shore_plan_options *options,
@@ -81,7 +97,8 @@ int shore_plan_open(const struct shore_program *program, const struct shore_plan
     }
     shore__simulate(plan->simulation, plan->fate, &plan->times);
     *out = plan;
-    return too_little(plan, diag);
+    rc = too_little(plan, diag);
+    return rc ? rc : writes_too_much(plan, diag);
 }
 
 void shore_plan_close(struct shore_plan *plan) {

@@ -62,7 +62,9 @@ struct shore_plan {
     struct shore__simulation *simulation; /* of the fates as they are now; its times */
     struct shore_plan_times times;
     struct shore__region_list rows;
-    struct shore__bytes limit; /* what may be spent now */
+    struct shore__bytes limit;  /* what may be spent now */
+    bool (*accepts)(void *ctx); /* NULL, or whether what was raised now may stay */
+    void *accepts_ctx;
     struct shore__bytes minimum, comfortable, total;
     uint64_t place_minimum[SHORE_PLACES], place_total[SHORE_PLACES];
 };
@@ -92,6 +94,13 @@ uint64_t shore__tensor_bytes(const struct shore_tensor *t, bool full);
 void shore__order_least(struct shore_plan *plan);
 void shore__order_spend(struct shore_plan *plan, enum shore_policy policy);
 struct shore__bytes shore__order_comfortable(struct shore_plan *plan);
+/* Raises the shares further, in that order, each as far as it fits and plan->accepts. */
+void shore__order_fill(struct shore_plan *plan);
+
+/* search.c: shares within the limit with the shortest simulated step. Returns false if there is no memory. */
+bool shore__search(struct shore_plan *plan);
+/* Whether a step of the first plan takes less time, or as much with less work. */
+bool shore__plan_is_shorter(const struct shore_plan *a, const struct shore_plan *b);
 
 /* Whether so many operations take longer than moving so many bytes on the drives. machine NULL: assumed. */
 bool shore__outlasts(uint64_t operations, uint64_t bytes, const struct shore_machine *machine);

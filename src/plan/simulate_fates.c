@@ -79,7 +79,10 @@ static void add_use(struct shore__simulation *s, const struct shore__fate *fate,
         return;
     }
     if (u->operation == t->maker || op->idle) return;
-    if (u->operation == t->first_reader) op->more_seconds += t->again_seconds * part_again(of, f);
+    if (u->operation == t->first_reader) {
+        op->more_seconds += t->again_seconds * part_again(of, f);
+        if (f->way != SHORE_WAY_AGAIN && !f->full) op->more_seconds += t->cheap_seconds;
+    }
     if (t->maker == SHORE__NONE)
         add_parameter(s, u, moves);
     else if (moves)

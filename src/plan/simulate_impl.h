@@ -47,15 +47,15 @@ struct job {
 };
 
 struct timed_tensor {
-    uint32_t maker, first_reader; /* operations */
-    uint32_t changer, changed;    /* the job that changes it, and the operation that it is behind */
-    uint32_t copy_of;             /* of a device's parameter: where it lies on the host */
-    uint32_t group;               /* by its number among the groups */
-    double again_seconds;
+    uint32_t maker, first_reader;        /* operations */
+    uint32_t changer, changed;           /* the job that changes it, and the operation that it is behind */
+    uint32_t copy_of;                    /* of a device's parameter: where it lies on the host */
+    uint32_t group;                      /* by its number among the groups */
+    double again_seconds, cheap_seconds; /* cheap: of what only all of it has no need of */
 };
 
 struct timed_operation {
-    double seconds;
+    double seconds, rows_seconds;  /* rows: of these, those of row operations */
     double more_seconds;           /* for what is computed again, less what memory saves */
     double kept[2];                /* bytes that the job behind it sends to where they stay: all, and on to a device */
     uint32_t first, end;           /* of its uses */

@@ -156,8 +156,11 @@ static void add_computing(struct shore__simulation *s, const struct shore_machin
     const struct shore_program *p = s->program;
     for (uint32_t i = 0; i < p->ncomputes; i++) {
         const struct shore_computing *c = &p->computes[i].what;
-        s->op[p->computes[i].operation].seconds +=
+        struct timed_operation *op = &s->op[p->computes[i].operation];
+        double seconds =
             c->seconds > 0 ? c->seconds : shore__machine_seconds(m, c->kind, c->precision, c->rows, c->work);
+        op->seconds += seconds;
+        if (c->kind == SHORE_WORK_ROWS) op->rows_seconds += seconds;
     }
     if (m->forward_seconds > 0 || m->backward_seconds > 0) take_given_seconds(s, m);
     for (uint32_t o = 0; o < p->nops; o++) {
@@ -260,8 +263,12 @@ static uint32_t group_number(struct shore__simulation *s, uint32_t group) {
 static void read_tensors(struct shore__simulation *s, const struct shore_machine *m) {
     const struct shore_program *p = s->program;
     for (uint32_t t = 0; t < p->ntensors; t++)
-        s->tensor[t] = (struct timed_tensor){
-            SHORE__NONE, SHORE__NONE, SHORE__NONE, SHORE__NONE, SHORE__NONE, group_number(s, p->tensor[t].group), 0};
+        s->tensor[t] = (struct timed_tensor){.maker = SHORE__NONE,
+                                             .first_reader = SHORE__NONE,
+                                             .changer = SHORE__NONE,
+                                             .changed = SHORE__NONE,
+                                             .copy_of = SHORE__NONE,
+                                             .group = group_number(s, p->tensor[t].group)};
     for (uint32_t i = 0; i < p->nuses; i++)
         if (s->use[i].kind == SHORE__MAKES) s->tensor[s->use[i].tensor].maker = s->use[i].operation;
     s->first_gradient = SHORE__NONE;
@@ -284,8 +291,11 @@ static void read_tensors(struct shore__simulation *s, const struct shore_machine
         if (waits && of->maker < s->first_gradient) s->first_gradient = of->maker;
         uint32_t again = p->tensor[t].again, parts = p->tensor[t].again_parts;
         /* seconds of a step that a machine gives have it in them */
-        if (again && again <= p->nops && !(m->backward_seconds > 0))
+        if (again && again <= p->nops && !(m->backward_seconds > 0)) {
             of->again_seconds = s->op[again - 1].seconds / (parts ? parts : 1);
+            if (p->tensor[t].ways && p->tensor[t].full_bytes > p->tensor[t].bytes)
+                of->cheap_seconds = s->op[again - 1].rows_seconds / (parts ? parts : 1);
+        }
         if (p->tensor[t].saves > 0) s->saving[s->nsaving++] = t;
     }
 }

@@ -39,13 +39,28 @@ struct shore__facts shore__train_facts_of(const struct shore__settings *s, const
     return f;
 }
 
+/* LONGSHORE_POLICY: what plans all activations, to compare the planner with. */
+static int read_policy(enum shore_policy *policy, struct shore_diag *diag) {
+    static const char *const names[SHORE_POLICIES] = {"planned", "keep", "again", "move", "order"};
+    const char *asked = getenv("LONGSHORE_POLICY");
+    for (int p = 0; asked && p < SHORE_POLICIES; p++)
+        if (!strcmp(asked, names[p])) {
+            *policy = (enum shore_policy)p;
+            return 0;
+        }
+    return asked ? shore__fail(diag, SHORE_EUSAGE,
+                               "LONGSHORE_POLICY=%.32s is none of planned, keep, again, move and order", asked)
+                 : 0;
+}
+
 int shore__train_facts(const struct shore__settings *s, const struct shore__model *m, const struct shore__tempo *tempo,
                        struct shore__facts *out, struct shore_diag *diag) {
     *out = shore__train_facts_of(s, m);
     struct shore__shapes shapes = shore__batch_shapes(m, &out->batch, true);
     struct shore__compute_options options = shore__settings_compute(s);
     struct shore__compute_description compute;
-    int rc = shore__compute_describe(&options, &shapes, &compute, diag);
+    int rc = read_policy(&out->policy, diag);
+    if (!rc) rc = shore__compute_describe(&options, &shapes, &compute, diag);
     if (!rc) rc = shore__compress_bytes(s, m, compute.threads, &out->compression_bytes, diag);
     if (rc) return rc;
     out->mode = compute.mode;

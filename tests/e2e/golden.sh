@@ -7,7 +7,7 @@
 . "$tests/tools/grid.sh"
 PROGRAM=${TRACED:-$build/tool_longshore}
 golden=$tests/data/golden/train.txt
-export LONGSHORE_PLAIN=1
+export LONGSHORE_PLAIN=1 LONGSHORE_POLICY=order # whose plans follow from the program, and not from how long it takes
 grid_begin 64 2.2 2.6
 grid_more=(--batch 2 --seq-len 16)
 grid_known=$golden

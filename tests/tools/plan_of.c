@@ -11,6 +11,7 @@ static struct shore__facts facts_of(const struct plan_case *x, const struct shor
     return (struct shore__facts){
         .model = m,
         .machine = machine,
+        .policy = SHORE_POLICY_ORDER,
         .batch = shore__batch_shape(x->sequences, x->seq_len),
         .mode = x->mode,
         .threads = x->threads,

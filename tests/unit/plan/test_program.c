@@ -231,12 +231,15 @@ static void what_is_left_may_move(void **state) {
     struct shore_program *program = shore_program_new();
     struct shore_plan *plan;
     struct shore_diag diag = {0};
-    shore_program_operation(program, "forward");
-    shore_program_operation(program, "backward");
+    for (uint32_t o = 0; o < 2; o++) { /* computing takes much longer than moving */
+        struct shore_computing c = {.size = sizeof c, .seconds = 1};
+        shore_program_computes(program, shore_program_operation(program, o ? "backward" : "forward"), &c);
+    }
     for (uint32_t i = 0; i < 4; i++) {
         struct shore_tensor t = tensor("left", MANY, i, PAGE);
         t.ways = SHORE_WAY_KEEP | SHORE_WAY_AGAIN | (i == 3 ? 0 : SHORE_WAY_MOVE);
         t.group = 1;
+        t.again = 1;
         uint32_t id = shore_program_tensor(program, &t);
         shore_program_makes(program, 0, id);
         shore_program_reads(program, 1, id);
@@ -246,10 +249,9 @@ static void what_is_left_may_move(void **state) {
     buffers.group = buffers.least = buffers.most = 1;
     shore_program_tensor(program, &buffers);
     assert_int_equal(plan_with(program, 2 * PAGE, &plan, &diag), 0);
-    assert_int_equal(fate_of(plan, 0).way, SHORE_WAY_KEEP);
-    assert_int_equal(fate_of(plan, 1).way, SHORE_WAY_MOVE);
-    assert_int_equal(fate_of(plan, 2).way, SHORE_WAY_MOVE);
-    assert_int_equal(fate_of(plan, 3).way, SHORE_WAY_AGAIN);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(fate_of(plan, i).way, SHORE_WAY_MOVE);
+    assert_int_equal(fate_of(plan, 3).way, SHORE_WAY_KEEP); /* which would have to be computed again */
     shore_plan_close(plan);
     shore_program_free(program);
 }
