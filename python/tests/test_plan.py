@@ -71,7 +71,7 @@ def test_what_a_step_moves_is_what_metrics_count(tmp_path):
     memory = 24 * MIB
 
     def make():
-        return nn.Sequential(*(nn.Linear(512, 512) for _ in range(8)))
+        return nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(8)))
 
     found = longshore.plan(make(), (torch.randn(4, 512),), memory=memory)
     engine = longshore.wrap(make(), run=tmp_path / "run", memory=memory, lr=1e-4)
@@ -124,7 +124,8 @@ def test_an_accelerator_of_a_machine_has_a_budget_of_its_own():
 
 
 def test_what_changes_buy():
-    batch, how = (8, 12), {"machine": MACHINE, "memory": "64MiB"}
+    slow = {**MACHINE, "compute": {"products": {"fp32": 1e9}}}
+    batch, how = (8, 12), {"machine": slow, "memory": "64MiB"}
     found = longshore.plan(models.llama(), batch, **how)
     buys = {change["change"].split(",")[0]: change for change in found["what_if"]}
     assert buys["twice the memory"]["budget_bytes"] == 128 * MIB

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import models
-from longshore.model import blocks as tree, trace as tracing
+from longshore.model import blocks as tree, equal_layers, trace as tracing
 
 
 def saved_by(model, batch):
@@ -210,6 +210,36 @@ def test_what_cannot_be_traced_is_said_in_one_sentence_and_known_by_its_blocks()
     trace = tracing.from_blocks(tree.partition(model), 4, str(said.value))
     assert [unit.name for unit in trace.units] == ["layers.0", "layers.1"] and trace.why
     assert products(trace) == 6 * 4 * sum(p.numel() for p in model.parameters())
+
+
+def test_equal_layers_are_traced_once(monkeypatch):
+    batch = tokens()
+    for make in (lambda: models.llama(num_hidden_layers=18), lambda: models.gpt2(layers=18)):
+        with torch.device("meta"):
+            model = make()
+        layers = tree.layers_of(model)
+        assert [count for _, count in equal_layers.equal_layers(model, layers).values()] == [15]
+        quick = tracing.trace(model, batch)
+        with monkeypatch.context() as context:
+            context.setattr(equal_layers, "FROM", 99)
+            assert quick == tracing.trace(model, batch)
+    other = models.llama(num_hidden_layers=18)
+    other.model.layers[9].self_attn.sliding_window = 4
+    assert not equal_layers.equal_layers(other, tree.layers_of(other))  # nine in a row
+
+
+def test_a_model_that_counts_its_layers_is_traced_whole():
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(20))
+
+        def forward(self, x):
+            for n in range(20):
+                x = self.layers[n](x)
+            return x
+
+    assert len(tracing.trace(Counts(), (torch.randn(2, 4),)).units) == 20
 
 
 def test_tokens_of_batches():

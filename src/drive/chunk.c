@@ -72,10 +72,13 @@ size_t shore__stored_bytes(const struct shore__drive_config *config, uint32_t bl
 uint64_t shore__stored_range_bytes(const struct shore__drive_config *config, uint32_t block, uint32_t segment,
                                    uint32_t count, bool residual) {
     uint64_t bytes = 0;
-    for (uint32_t s = segment; s < segment + count; s++)
-        for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++)
-            if (residual || plane != SHORE_PLANE_R)
-                bytes += shore__stored_bytes(config, block, s, (enum shore_plane)plane);
+    for (enum shore_plane plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
+        bool vary = config->moments != SHORE_MOMENTS_FP32 && (plane == SHORE_PLANE_M || plane == SHORE_PLANE_V);
+        if (!residual && plane == SHORE_PLANE_R) continue;
+        if (!vary) bytes += (uint64_t)count * config->plane_bytes[plane];
+        for (uint32_t s = segment; vary && s < segment + count; s++)
+            bytes += shore__stored_bytes(config, block, s, plane);
+    }
     return bytes;
 }
 

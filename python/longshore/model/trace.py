@@ -42,6 +42,7 @@ from ..torch_internals import (
     tree_map,
 )
 from . import blocks as tree
+from .equal_layers import equal_layers, lengthen, shorten
 
 PRECISION_OF = {torch.bfloat16: "bf16", torch.float16: "fp16"}  # others: fp32
 # operations by name
@@ -152,17 +153,27 @@ def trace(model, batch, device=None, loss_of=None, layers=None):
     layers: names of the modules that are units; None: layers_of().
     """
     device = torch.device("cpu") if device is None else device
-    try:
-        with FakeMode(allow_non_fake_inputs=True), torch.enable_grad():
-            runs = _copied(model, device)
-            made = {id(t): _like(t, device) for t in _tensors(batch)}  # labels may be the inputs themselves
-            batch = tree_map(lambda t: made.get(id(t), t), batch)
-            recorder = _Recorder(runs, batch, "fp32" if device.type == "cpu" else _fp32_products())
-            recorder.hook(runs, tree.layers_of(model) if layers is None else layers)
-            with recorder, torch.autograd.graph.saved_tensors_hooks(recorder.pack, lambda t: t):
-                _step(runs, batch, loss_of, recorder)
-    except Exception as failure:
-        raise Untraceable(f"{type(model).__name__} cannot be traced: {first_line(failure)}") from failure
+    layers = tree.layers_of(model) if layers is None else layers
+    found = equal_layers(model, layers)
+    for taken in (found, {}) if found else ({},):
+        try:
+            return lengthen(_traced(model, batch, device, loss_of, layers, taken), taken)
+        except Exception as failure:  # which a model also raises that counts its layers
+            why = failure
+    raise Untraceable(f"{type(model).__name__} cannot be traced: {first_line(why)}") from why
+
+
+def _traced(model, batch, device, loss_of, layers, taken):
+    """The Trace without these layers, which equal_layers() has found."""
+    with FakeMode(allow_non_fake_inputs=True), torch.enable_grad():
+        runs = _copied(model, device)
+        shorten(runs, taken)
+        made = {id(t): _like(t, device) for t in _tensors(batch)}  # labels may be the inputs themselves
+        batch = tree_map(lambda t: made.get(id(t), t), batch)
+        recorder = _Recorder(runs, batch, "fp32" if device.type == "cpu" else _fp32_products())
+        recorder.hook(runs, layers)
+        with recorder, torch.autograd.graph.saved_tensors_hooks(recorder.pack, lambda t: t):
+            _step(runs, batch, loss_of, recorder)
     return recorder.made()
 
 

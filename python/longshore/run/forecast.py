@@ -5,7 +5,6 @@ A Case is all that decides it: the model's blocks, a Trace of its step, options,
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,7 @@ from . import memory_plan, shared_budget
 
 DAY_SECONDS = 86400
 NO_FASTER = 1.01  # a budget is useful as long as more memory makes a step faster than this
-USEFUL_PLANS = 10
+USEFUL_PARTS = 32  # of which one is close enough
 LORA_RANK = 16
 # by the names of the program's rows: their class of memory
 CLASS_OF = {
@@ -72,7 +71,7 @@ class Case:
 
     def needs(self, shares):
         """(Needs, program, rows, the least budget), with blocks outside of layers in slots of layers if shares."""
-        layout = Layout(copy.deepcopy(self.blocks))
+        layout = Layout([replace(block) for block in self.blocks])
         if shares:
             layout.share_rest()
         memory = self.memory or self.default_bytes()
@@ -102,7 +101,7 @@ class Case:
         native.check(code, diag)
         times = native.filled("struct shore_plan_times", lib.shore_plan_times, made)
         memory, sums = self._memory(needs, program, made), memory_plan.sums_of(made)
-        fates = {name: memory_plan.fate_of(made, rows[name]) for name in ("pages", "gradients", "spare") if rows[name]}
+        fates = {name: memory_plan.fate_of(made, rows[name]) for name in ("gradients", "spare")}
         lanes: dict[str, float] = {}
         for lane in range(lib.SHORE_LANES):  # those of one name count as the busier one
             name = native.text(lib.shore_lane_name(lane))
@@ -139,8 +138,6 @@ class Case:
         on_drives = 1 - state / needs.state if needs.state else 0.0
         spilled = max(0, gradients - fates["gradients"].bytes) * on_drives
         shares = {b for side in layout.sides() for b in side}
-        if "pages" in fates and fates["pages"].count == len(layout.layers()):
-            shares = set()
         handed_back = sum(needs.page_bytes(b) for b in trained if b not in shares)
         fetched = times.link_bytes - gradients
         return int((gradients + handed_back) * on_drives + spilled + state + fetched)
@@ -297,7 +294,7 @@ def useful_bytes(case, figures):
     limit = step(enough) * NO_FASTER
     if step(least) <= limit:
         return least
-    for _ in range(USEFUL_PLANS):
+    while enough - least > enough // USEFUL_PARTS:
         middle = (least + enough) // 2
         least, enough = (least, middle) if step(middle) <= limit else (middle, enough)
     return enough

@@ -146,7 +146,7 @@ class Needs:
             self.pinned = divide(pinned_memory, self.block, page, PINNED_POOL_BYTES if self.offloads else (), lent)
             self.pinned.ring *= not self.one_memory
 
-    @property
+    @functools.cached_property
     def state(self):
         """Bytes of the state of all trained parameters, as the drives have it."""
         trained = [b for b, block in enumerate(self.layout.blocks) if block.trains]

@@ -82,7 +82,7 @@ def _options(model, given):
             raise TypeError(
                 f"longshore.plan: takes no {name}=; it takes machine, loss_fn, tbw and the options of wrap()"
             )
-    options = Options(**{**defaults, **given})
+    options = Options(**{**defaults, "memory_of": "engine", **given})
     numbers, _, _ = told(model, options.optimizer, options.groups, options.numbers())
     options.take(numbers)
     options.check(numbers)
