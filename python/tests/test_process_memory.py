@@ -166,6 +166,17 @@ def test_too_little_for_a_model_or_a_batch_ends_before_anything_is_done(tmp_path
         assert engine.step() == first
 
 
+def test_a_plan_says_the_least_for_the_process(tmp_path):
+    batch = tokens(1, 64, 32)[0]
+    found = longshore.plan(gpt2(), batch)
+    least = found["process_minimum_bytes"]
+    assert least > found["minimum_bytes"]
+    with wrapped(gpt2(), tmp_path, memory=least) as engine:
+        engine.backward(engine(**batch).loss)
+        assert engine.step().step == 1
+    assert "process_minimum_bytes" not in longshore.plan([gpt2(), gpt2()], [batch, batch], memory="1GiB")
+
+
 def test_a_run_goes_on_with_its_promise(tmp_path):
     with wrapped(gpt2(), tmp_path) as engine:
         engine.backward(language(engine, 0))

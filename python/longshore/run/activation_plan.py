@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
 from ..model import sliced_loss
 from ..model.activations import LEAST_BYTES, POOL_PARTS
 from ..model.fates import Fate
@@ -27,6 +29,22 @@ def with_sliced_loss(trace, model):
         replace(of_head, saved_bytes=sum(kept), saved_sizes=kept, output_bytes=0, backward_waits_bytes=0, **now)
     )
     return replace(trace, units=units, logits_bytes=0)
+
+
+def gradients_of(layout, trace, adds):
+    """{name of a unit: bytes of gradients that the engine holds while the unit's last one comes}. adds: whether several
+    passes make a step."""
+    of, out = {}, {}
+    for b, block in enumerate(layout.blocks):
+        for t in block.tensors:
+            of.update(dict.fromkeys([t.name, *t.names], b))
+    for unit in trace.units:
+        blocks = {of[name] for name in unit.parameters if name in of}
+        tensors = [t for b in blocks for t in layout.blocks[b].tensors if t.trains]
+        # autograd has the last one of those that the engine takes as they are
+        last = 0 if adds else max((t.elems for t in tensors if t.dtype is torch.float32), default=0)
+        out[unit.name] = 4 * (sum(t.elems for t in tensors) - last)
+    return out
 
 
 class ActivationPlan:
@@ -82,6 +100,15 @@ class ActivationPlan:
         inputs = POOL_PARTS * max((unit.boundary_bytes for unit in layers), default=0)
         largest = max((size for unit in layers for size in unit.saved_sizes), default=0)
         return (Fate.AGAIN, 0), (Fate.AGAIN, inputs), (Fate.MOVE, max(inputs, MOVED_AT_ONCE * largest))
+
+    def least(self):
+        """Bytes at the peak with the fates that need the least memory."""
+        found = []
+        for fate, pool in self._pools():
+            self.pool_bytes = pool
+            self._all(fate)
+            found.append(self.peak())
+        return min(found)
 
     def fit(self, nbytes, room_bytes):
         """Chooses what costs the least time within so many bytes. room_bytes: on the drives; None: the pool stays as it

@@ -16,6 +16,7 @@ from ..drives.layout import Layout
 from ..errors import BudgetError
 from ..native import lib
 from . import memory_plan, shared_budget
+from .process_memory import minimum_bytes
 
 DAY_SECONDS = 86400
 NO_FASTER = 1.01  # a budget is useful as long as more memory makes a step faster than this
@@ -68,6 +69,7 @@ class Case:
     gpu_memory: Any = None  # the DeviceBudget
     pinned_memory: int | None = None
     room: int = 0  # for activations on the drives
+    whole: Any = None  # the Trace of a step with memory_of="process"; None: the promise cannot be made
 
     def needs(self, shares):
         """(Needs, program, rows, the least budget), with blocks outside of layers in slots of layers if shares."""
@@ -83,6 +85,15 @@ class Case:
         """memory= by default: half of the machine's memory."""
         there = self.machine.size("host", "memory") if self.machine.named else None
         return there // 2 if there else shared_budget.within()
+
+    def of_process(self):
+        """The least budget with memory_of="process"."""
+        if self.whole is None:
+            return {}
+        least, needs = min(
+            ((least, needs) for needs, *_, least in map(self.needs, (False, True))), key=lambda of: of[0]
+        )
+        return {"process_minimum_bytes": minimum_bytes(self.whole, needs.layout, least, needs.block)}
 
     def at_least(self):
         """The least budget that works."""
@@ -324,7 +335,7 @@ def forecast(cases, tbw=None):
     write in its life."""
     began = time.perf_counter()
     parts = [{**case.figures(), "minimum_bytes": case.at_least()} for case in cases]
-    figures = together(parts)
+    figures = {**together(parts), **(cases[0].of_process() if len(cases) == 1 else {})}
     figures["useful_bytes"] = sum(useful_bytes(case, part) for case, part in zip(cases, parts))
     if tbw is not None:
         each = figures["written_bytes_per_day"] / len(cases[0].drives)

@@ -65,6 +65,7 @@ class Options(SimpleNamespace):
     def check(self, numbers):
         """Raises ValueError for an impossible value. compress becomes a share."""
         after = self.compress_after
+        self.memory_of = self.memory_of or "engine"
         if self.activations is None:
             self.activations = "auto" if self.memory_of == "process" else "memory"
         if self.moments not in MOMENTS:

@@ -16,10 +16,11 @@ from torch import nn
 from .. import native
 from ..drives.layout import Layout
 from ..errors import BudgetError, LongshoreError
-from ..model import blocks as tree, placement, trace as tracing
+from ..model import blocks as tree, placement, sliced_loss, trace as tracing
 from ..native import lib
 from ..step.optimizers import told
 from . import forecast, init, machine as machines, memory_plan, shared_budget
+from .activation_plan import with_sliced_loss
 from .device_memory import DeviceBudget, counted
 from .engine_surface import refuse_engine
 from .options import DTYPE_OF, NAME_OF, Options
@@ -107,12 +108,15 @@ def _case(model, batch, machine, loss_fn, given):
     trains = options.trains and any(block.trains for block in blocks)
     how.update({} if trains else {"trains": False})
     trace = _trace(model, batch, None if machine.named else device, loss_fn, options.layers, blocks)
+    whole = trace if device is None and trains and not trace.why else None
+    if whole and trace.has_loss and sliced_loss.chosen(model, options.fused_loss, True):
+        whole = with_sliced_loss(trace, model)
     memory = None if options.memory is None else native.size(options.memory)
     room = 0 if options.activation_room is None else native.size(options.activation_room, "activation_room")
     budgets = _budgets(model, options, machine, device)
     if not machine.named:
         shared_budget.within(memory or 0)
-    return forecast.Case(name, blocks, trace, how, machine, drives, memory, device, room=room, **budgets)
+    return forecast.Case(name, blocks, trace, how, machine, drives, memory, device, room=room, whole=whole, **budgets)
 
 
 def _trace(model, batch, device, loss_fn, layers, blocks):

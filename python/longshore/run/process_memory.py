@@ -30,13 +30,16 @@ from ..native import lib
 from ..ranks.launch import ranks
 from ..torch_internals import in_backward
 from . import allocator, memory, open_engines, room, shared_budget
-from .activation_plan import ActivationPlan, with_sliced_loss
+from .activation_plan import ActivationPlan, gradients_of, with_sliced_loss
 from .device_memory import larger, sizes
 from .peak_memory import most_resident
 
 # Of memory= for what nobody plans: code and workspaces that the first step brings, Python's objects, stacks, and rests
 # of pages between tensors.
 RESERVE_BYTES, RESERVE_PART = 64 << 20, 32
+OTHERS_BYTES = (
+    32 << 20
+)  # what the process has beside an engine as it begins: code, Python's objects, buffers of a model
 ROOM_PARTS = 4  # without activation_room, the drives reserve so many times memory= for activations
 
 _log = logging.getLogger("longshore")
@@ -112,6 +115,13 @@ def plan(replan: Callable[..., Any], given: int | None, how: Mapping[str, Any], 
     if how["activations"] != "memory":
         made.room_bytes = ROOM_PARTS * budget.limit if room_bytes is None else room_bytes
     return made
+
+
+def minimum_bytes(trace: Any, layout: Any, least: int, aside: int) -> int:
+    """The least memory= for a step, as longshore.plan() says it. least: of the engine; aside: the part of it for
+    gradients on their way."""
+    activations = ActivationPlan(trace, 1, gradients_of(layout, trace, False)).least()
+    return _with_reserve(least - aside + activations + trace.inputs_bytes + OTHERS_BYTES)
 
 
 def _with_reserve(nbytes: int) -> int:
@@ -231,7 +241,7 @@ class ProcessMemory:
         BudgetError if memory= is too little for it."""
         plan, budget = self.plan, self.process
         left = budget.limit - reserve(budget.limit) - self.beyond - self._others()
-        chosen = ActivationPlan(trace, count, self._gradients(trace, adds), self._once(trace))
+        chosen = ActivationPlan(trace, count, gradients_of(self.streams.layout, trace, adds), self._once(trace))
         chosen.pool_bytes, drives = plan.pool_bytes, self.streams.state.scratch_bytes if may_change else None
         plans = [budget.replan(memory=memory) for memory in budget.sizes] if may_change else [plan]
         engine = next((e for e in map(_engine_bytes, plans) if chosen.fit(left - e, drives)), None)
@@ -251,21 +261,6 @@ class ProcessMemory:
         """Names of the layers that cannot be computed again."""
         model = self.streams.core().module
         return {unit.name for unit in trace.units if unit.layer and not may_again(model.get_submodule(unit.name))}
-
-    def _gradients(self, trace, adds):
-        """{name of a unit: bytes of gradients that the engine holds while the unit's last one comes}. adds: whether
-        several passes make a step."""
-        layout, of, out = self.streams.layout, {}, {}
-        for b, block in enumerate(layout.blocks):
-            for t in block.tensors:
-                of.update(dict.fromkeys([t.name, *t.names], b))
-        for unit in trace.units:
-            blocks = {of[name] for name in unit.parameters if name in of}
-            tensors = [t for b in blocks for t in layout.blocks[b].tensors if t.trains]
-            # autograd has the last one of those that the engine takes as they are
-            last = 0 if adds else max((t.elems for t in tensors if t.dtype is torch.float32), default=0)
-            out[unit.name] = 4 * (sum(t.elems for t in tensors) - last)
-        return out
 
     def _others(self):
         """Bytes that the process has beyond its imports and its engine: buffers, batches, and what the script has."""
