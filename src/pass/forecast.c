@@ -188,13 +188,11 @@ int shore__forecast(const struct shore__facts *f, uint64_t budget, struct shore_
     struct shore__needs needs;
     uint64_t start = shore__now_ns();
     *out = (struct shore__forecast){.disk_bytes = 0};
-    struct shore__facts on = *f;
-    if (machine) on.machine = machine;
-    int rc = shore__plan_training(&on, budget, &plan, &needs, diag);
+    int rc = shore__plan_training(f, budget, &plan, &needs, diag);
     if (!rc && !budget) {
         rc = shore_budget(0, needs.minimum_bytes, needs.comfortable_bytes, &budget, diag);
         shore__train_plan_close(&plan);
-        if (!rc) rc = shore__plan_training(&on, budget, &plan, &needs, diag);
+        if (!rc) rc = shore__plan_training(f, budget, &plan, &needs, diag);
     }
     if (!rc) {
         out->minimum_bytes = needs.minimum_bytes;
