@@ -74,16 +74,35 @@ static int by_rank(const void *one, const void *other) {
     return a->tensor < b->tensor ? -1 : 1;
 }
 
+/* Whether memory, drives and computing share a class: then each gets some of it everywhere in the step, so that drives
+ * have all of forward for what moves, and all of backward for what comes back. */
+static bool is_spread(const struct shore__class *k) {
+    return k->made && k->like->ways & SHORE_WAY_AGAIN && k->like->ways & SHORE_WAY_MOVE;
+}
+
+/* Ranks of n tensors so that the first so many, however many, are spread evenly over all. */
+static void spread(struct ranked *rank, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t reversed = 0;
+        for (int bit = 0; bit < 32; bit++)
+            reversed |= (i >> bit & 1) << (31 - bit);
+        rank[i].made = UINT32_MAX - reversed;
+    }
+    qsort(rank, n, sizeof *rank, by_rank);
+}
+
 static bool put_in_order(struct shore_plan *plan, const struct use *use) {
     uint32_t n = plan->program->ntensors;
     struct ranked *rank = calloc(n + (size_t)1, sizeof *rank);
     for (uint32_t i = 0; rank && i < n; i++)
         rank[i] = (struct ranked){use[i].class, use[i].maker == NOBODY ? 0 : use[i].maker, i};
     if (rank && n) qsort(rank, n, sizeof *rank, by_rank);
+    for (uint32_t k = 0, first = 0; rank && k < plan->nclasses; first += plan->class[k++].n) {
+        plan->class[k].first = first;
+        if (is_spread(&plan->class[k])) spread(rank + first, plan->class[k].n);
+    }
     for (uint32_t i = 0; rank && i < n; i++)
         plan->order[i] = rank[i].tensor;
-    for (uint32_t k = 0, first = 0; k < plan->nclasses; first += plan->class[k++].n)
-        plan->class[k].first = first;
     free(rank);
     return rank;
 }
