@@ -11,8 +11,8 @@ echo "$table" | tail -n +2 | while read -r model batch _ tokens _ _ _ over_it _ 
     verdict "$model, $batch x $tokens tokens: ours / ideal" "$over_ideal" 0.97
 done
 echo '{"drives": [{"read": "16GB", "write": "16GB", "compute": "48GB"}]}' >"$work/machine.json"
-for row in "llama3-70b 1" "llama3-405b 5"; do
-    read -r model limit <<<"$row"
-    seconds=$("$LONGSHORE" plan --init "$model" --batch 16 --seq-len 2048 --memory 1TB --machine "$work/machine.json" --json | number plan_seconds)
+for row in "llama3-70b 64GB 1" "llama3-405b 200GB 5"; do
+    read -r model memory limit <<<"$row"
+    seconds=$("$LONGSHORE" plan --init "$model" --batch 16 --seq-len 2048 --memory "$memory" --machine "$work/machine.json" --json | number plan_seconds)
     verdict "planning $model, 16 x 2,048 tokens, in seconds" "$seconds" "$limit" most
 done
