@@ -97,6 +97,18 @@ def test_the_model_lies_on_the_meta_device_or_has_values_or_is_a_configuration(t
     assert not model.config.tie_word_embeddings and expected["parameters"] == sum(p.numel() for p in model.parameters())
 
 
+def test_activations_on_drives_are_written_and_read():
+    how = {"machine": MACHINE, "memory": "256MiB"}
+    kept = longshore.plan(models.llama(), (8, 12), **how)
+    away = longshore.plan(models.llama(), (8, 12), activations="drives", **how)
+    saved = kept["activations"]["kept"]
+    assert (away["activations"]["kept"], away["activations"]["offloaded"]) == (0, saved) and saved > 0
+    assert away["drive_write_bytes"] - kept["drive_write_bytes"] == pytest.approx(saved, rel=0.05)
+    assert away["drive_read_bytes"] - kept["drive_read_bytes"] == pytest.approx(saved, rel=0.05)
+    assert away["memory"]["workspace"] + away["memory"]["logits"] > 0
+    assert away["memory"]["activations"] - native.size("32MiB") < kept["memory"]["activations"]
+
+
 def test_any_module_with_an_example_batch():
     for batch in ((torch.randn(4, 3, 16, 16),), torch.randn(4, 3, 16, 16), {"x": torch.randn(4, 3, 16, 16)}):
         found = longshore.plan(ConvNet(), batch, loss_fn=lambda output: output.square().mean())

@@ -179,7 +179,7 @@ class Case:
         """What PyTorch holds at the worst moment of a step: saved activations, logits, and temporaries."""
         trace, keeps, held, worst = self.trace, self.how["activations"] == "memory", 0, (0, 0, 0)
         for unit in trace.units:
-            before, held = held, held + unit.saved_bytes * keeps
+            before, held = held * keeps, held * keeps + unit.saved_bytes  # what leaves comes back for its backward
             for kept, temporary in ((before, unit.forward_temporary_bytes), (held, unit.backward_temporary_bytes)):
                 worst = max(worst, (kept + temporary, kept, temporary))
         _, kept, temporary = worst

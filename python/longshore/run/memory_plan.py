@@ -134,7 +134,7 @@ class Needs:
         # "host": a run that began on a device and goes on on a CPU leaves them to PyTorch, whose memory that is
         self.activations = how.get("activations", "memory")
         self.offloads = self.activations not in ("memory", "host" if device is None else "memory")
-        self.spare = 16 * sum(trained)  # the state of all trained parameters takes no more than this
+        self.spare = self.most_state = 16 * sum(trained)  # the state of all trained parameters takes no more than this
         if memory is None:  # leaves memory for activations
             self.spare = min(self.spare, shared_budget.within() // 2)
         self.page_bytes, self.one_memory = layout.nbytes, device is None or cuda.is_unified(device)
@@ -159,7 +159,8 @@ class Needs:
 
     def described(self, memory=0):
         """Returns (the StepProgram for a budget, {name: its tensor that plan() asks for}, the least that works)."""
-        program = StepProgram(self.layout, self.page_bytes, self.fleet, self.one_memory, self.trace, self.fixed)
+        given = self.trace, self.fixed, self.offloads and self.activations != "host"
+        program = StepProgram(self.layout, self.page_bytes, self.fleet, self.one_memory, *given)
         backward, rows = [operation for operation, _ in program.backward], {}
         passing = {"by": backward, "stays": False}
         program.add("gradients of a block", self.block, **passing)
@@ -180,7 +181,7 @@ class Needs:
         rows["rings"] = program.add("drives", *self.rings, by=program.all, whole=True)
         # a gradient that is not in memory is written to a drive, and state is read there; it is written either way
         written = {"saves_lane": lib.SHORE_LANE_DRIVE_WRITE, "saves": 1}
-        read = {"saves_lane": lib.SHORE_LANE_DRIVE_READ, "saves": 1}
+        read = {"saves_lane": lib.SHORE_LANE_DRIVE_READ, "saves": self.state / max(self.most_state, 1)}
         rows["gradients"] = program.add("gradients", 0, self.gradients, **passing, **written)
         rows["spare"] = program.add("state", 0, self.spare, by=backward, **read)
         return program, rows, sums_of(program.plan(0)[0]).minimum_bytes

@@ -15,10 +15,10 @@ PLACES = lib.SHORE_PLACES  # keys up to here are those of buffers, by place
 class StepProgram:
     """A step: its operations, and what they hold. The engine allocates all of it; the library decides how much."""
 
-    def __init__(self, layout, page_bytes, fleet, one_memory, trace=None, fixed=()):
+    def __init__(self, layout, page_bytes, fleet, one_memory, trace=None, fixed=(), offloads=False):
         """page_bytes(block): bytes of a block as it is fetched. fleet: the struct shore_fleet_options. one_memory:
         modules compute in the host's pages. trace: the Trace of a step. fixed: {name: how many buffers, or bytes of an
-        amount, there are whatever the budget}."""
+        amount, there are whatever the budget}. offloads: activations go to the drives."""
         self._fixed, self.rows = dict(fixed), []  # (name, tensor) of all that add() added
         self._program, self._names = ffi.gc(lib.shore_program_new(), lib.shore_program_free), []
         self._layout, self._page_bytes, self._fleet, self._one_memory = layout, page_bytes, fleet, one_memory
@@ -26,8 +26,12 @@ class StepProgram:
         self.pinned = lib.SHORE_PLACE_PLAIN if one_memory else lib.SHORE_PLACE_PINNED
         units = _units(layout, trace)
         self.forward = [(self._operation("forward", unit, unit.forward), blocks) for unit, blocks in units]
-        self.backward = [(self._operation("backward", unit, unit.backward), b) for unit, b in reversed(units)]
+        goes_back = trace is None or any(unit.backward or unit.seconds.get("backward") for unit, _ in units)
+        back = reversed(units if goes_back else ())
+        self.backward = [(self._operation("backward", unit, unit.backward), b) for unit, b in back]
         self.all = [operation for operation, _ in self.forward + self.backward]
+        if trace and offloads and goes_back:
+            self._offload([unit for unit, _ in units])
         # the last backward of a block sends its gradients
         self._sender = {b: operation for operation, blocks in self.backward for b in blocks if layout.blocks[b].trains}
         for b, operation in self._sender.items():
@@ -50,6 +54,17 @@ class StepProgram:
 
     def _computes(self, operation, **members):
         lib.shore_program_computes(self._program, operation, native.new("struct shore_computing", **members))
+
+    def _offload(self, units):
+        """Adds the way of what autograd saves to the drives, and back while the unit behind it computes backward."""
+        out, back = (
+            (lib.SHORE_LANE_BUS_OUT, lib.SHORE_LANE_DRIVE_WRITE),
+            (lib.SHORE_LANE_BUS_IN, lib.SHORE_LANE_DRIVE_READ),
+        )
+        for n, unit in enumerate(units):
+            for operation, (bus, drive) in ((self.all[n], out), (self.all[2 * len(units) - 2 - n], back)):
+                self._costs(operation, bus, unit.saved_bytes, int(not self._one_memory))
+                self._costs(operation, drive, unit.saved_bytes, self._fleet.ndrives)
 
     def _sends(self, operation, block):
         """Adds the work behind the last backward of a block: the way of its gradients, and its update. Both are as if
