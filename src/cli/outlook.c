@@ -3,8 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <time.h>
 
 #include "base/diag.h"
 #include "base/units.h"
@@ -80,6 +78,9 @@ static int find_budget(const struct shore__outlook *o, bool at_least, uint64_t *
     const struct shore__forecast *least = &o->forecast;
     uint64_t asked = o->settings->memory_bytes, has = o->named ? o->machine->host_memory : 0;
     if (at_least && asked && asked < least->minimum_bytes) asked = least->minimum_bytes;
+    if (has && asked > has)
+        return shore__fail(diag, SHORE_EBUDGET, "a budget of %s is more than the memory of %s, %s",
+                           shore__format_size_up(asked).text, o->machine->name, shore__format_size(has).text);
     int rc = !o->named || (!has && !asked)
                  ? shore_budget(asked, least->minimum_bytes, least->comfortable_bytes, budget, diag)
                  : shore__budget_of(has, asked, least->minimum_bytes, least->comfortable_bytes, budget, diag);

@@ -62,7 +62,7 @@ cat >"$place/machine.json" <<'J'
 J
 must plan "${shape[@]}" --machine "$place/machine.json" --memory 1TiB
 grep -q "^disk .* on 2 drives$" "$place/log" && ok "the machine's drives" || fail "not the machine's drives"
-refused "more than that machine has" "more than the memory" plan "${shape[@]}" --machine "$place/machine.json" --memory 3TiB
+refused "more than that machine has" "more than the memory of two drives, 2.00 TiB" plan "${shape[@]}" --machine "$place/machine.json" --memory 3TiB
 for model in llama3-70b llama3-405b; do
     run plan --init $model --batch 16 --seq-len 2048 --machine "$place/machine.json" --memory 1TiB --json
     true_of "$model is planned in seconds" "$(key plan_seconds) < 5"
