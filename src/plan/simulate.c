@@ -104,15 +104,20 @@ static double done(const struct run *r, uint32_t job) {
  * run. */
 static double compute(struct run *r, double start, double seconds) {
     struct shore__simulation *s = r->s;
-    double end = start + seconds;
+    double end = start + seconds, slows = 0; /* so much of all who work */
     for (uint32_t i = 0; i < s->nsharing; i++) {
+        const struct lane *l = s->sharing[i];
+        if (!(l->behind > start)) continue;
+        slows += l->slows;
+        end += l->slows * fmin(seconds, l->behind - start);
+    }
+    for (uint32_t i = 0; slows > 0 && i < s->nsharing; i++) {
         struct lane *l = s->sharing[i];
         if (!(l->behind > start)) continue;
-        end += l->slows * fmin(seconds, l->behind - start);
         drop_done(l, start);
         for (uint32_t j = 0; j < l->queued; j++)
-            l->done[l->queue[j]] += l->slowed * fmin(seconds, l->done[l->queue[j]] - start);
-        l->behind += l->slowed * fmin(seconds, l->behind - start);
+            l->done[l->queue[j]] += slows * fmin(seconds, l->done[l->queue[j]] - start);
+        l->behind += slows * fmin(seconds, l->behind - start);
     }
     s->compute_seconds += end - start;
     return end;

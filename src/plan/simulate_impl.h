@@ -19,8 +19,7 @@ struct lane {
     double behind;           /* when all work behind operations will be done */
     double *done;            /* the same of each job */
     uint32_t *queue, queued; /* jobs that may not be done */
-    /* of work on the cores that operations compute on: how much longer both take while both run */
-    double slows, slowed;
+    double slows; /* of work on the cores that operations compute on: how much longer both take while both run */
     double behind_seconds; /* of all jobs of a step */
     double left;           /* the part of it that memory does not save */
 };

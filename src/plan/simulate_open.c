@@ -86,7 +86,7 @@ static void add_lanes(struct shore__simulation *s, const struct shore_machine *m
     double crowd = s->one_memory && m->cores ? d->computing / (double)m->cores : 0;
     for (uint32_t i = 0; i < LANES_OF_HOST; i++)
         s->lane[i] = (struct lane){.as = as[i], .each = shore__rate_each(host[i])};
-    if (s->one_memory) s->lane[LANE_HOST_UPDATE].slows = s->lane[LANE_HOST_UPDATE].slowed = 1;
+    if (s->one_memory) s->lane[LANE_HOST_UPDATE].slows = 1;
     for (uint32_t c = 0; c < d->nclasses; c++) {
         const struct shore__machine_drive *of = described(m, d->first[c]);
         const double rate[LANES_OF_DRIVE] = {of->read, of->write, of->mixed, of->update};
@@ -97,8 +97,9 @@ static void add_lanes(struct shore__simulation *s, const struct shore_machine *m
         if (!of->host_computes || !(crowd > 0)) continue;
         for (uint32_t i = 0; i < d->count; i++)
             lane[OF_UPDATE].slows += d->class[i] == c ? 1.0 / m->cores : 0;
-        lane[OF_UPDATE].slowed = crowd;
-        if (crowd > 1) lane[OF_UPDATE].each *= crowd;
+        if (crowd <= 1) continue;
+        lane[OF_UPDATE].each *= crowd; /* there are not enough for themselves */
+        lane[OF_UPDATE].slows /= crowd;
     }
     if (s->lane[LANE_LINK_OUT].each <= 0 && m->link_shared) s->lane[LANE_LINK_OUT].as = SHORE_LANE_LINK_IN;
 }
