@@ -77,4 +77,4 @@ off() { awk -v c="$1" '{ d = $c - 1; print d < 0 ? -d : d }' "$work/ratios"; }
 verdict "predicted / measured step, off by: median" "$(off 1 | median)" 0.07 most
 verdict "predicted / measured step, off by: worst" "$(off 1 | sort -g | tail -n 1)" 0.15 most
 verdict "predicted / measured peak, off by: worst" "$(off 2 | sort -g | tail -n 1)" 0.02 most
-verdict "bytes above the budget: most" "$(awk '{ print $3 > 0 ? $3 : 0 }' "$work/ratios" | sort -g | tail -n 1)" 0 most
+verdict "bytes above the budget: most" "$(awk '{ print ($3 > 0 ? $3 : 0) }' "$work/ratios" | sort -g | tail -n 1)" 0 most

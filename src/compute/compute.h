@@ -270,7 +270,8 @@ struct shore__compute_description {
     int threads;
     bool one_memory;
     size_t workspace_bytes; /* the least that make() needs */
-    uint64_t heap_bytes;    /* that products allocate beside it */
+    uint64_t heap_bytes;    /* that products may allocate beside it */
+    bool allocates;         /* products of these shapes do */
     size_t packed_bytes;    /* additional bytes that keep a layer's weights packed; may be 0 */
 };
 

@@ -96,6 +96,9 @@ static inline struct shore__part shore__cpu_part(size_t n, size_t unit) {
     SHORE__PRAGMA(omp parallel num_threads((c)->base.threads)) \
     for (struct shore__part p = shore__cpu_part((n), (unit)); !p.done; p.done = true)
 
+/* Whether products of so many rows of activations allocate memory of their own: below AVX-512, oneDNN's do. */
+bool shore__cpu_product_allocates(const struct shore__cpu *c, size_t rows);
+
 /* ---- products ---- */
 /* Workspace of a product, and the part of it that packed B takes. Makes no code. */
 int shore__cpu_product_room(struct shore__cpu *c, const struct shore__product *p, size_t *bytes, size_t *packed_bytes,

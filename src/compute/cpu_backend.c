@@ -100,6 +100,8 @@ static int cpu_describe(const struct shore__compute_options *o, const struct sho
     snprintf(out->kind, sizeof out->kind, "%s", shore__processor_kind());
     if (!shore__can_multiply_bf16()) out->heap_bytes = PACKED_BYTES + PACKED_BYTES_A_THREAD * (uint64_t)c.base.threads;
     if (!shapes) return 0;
+    out->allocates =
+        shore__cpu_product_allocates(&c, shapes->unit_rows) || shore__cpu_product_allocates(&c, shapes->short_rows);
     err = shore__onednn_open(&c.onednn, diag);
     if (!err) err = shore__cpu_room(&c, shapes, false, &out->workspace_bytes, &out->packed_bytes, diag);
     shore__onednn_close(c.onednn);

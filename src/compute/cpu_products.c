@@ -19,6 +19,11 @@ static const struct shore__product_kernel *kernel_for(const struct shore__cpu *c
     size_t rows = p->a_transposed ? p->k : p->m;
     return rows >= F32_FROM_ROWS && rows < F32_UNTIL_ROWS ? kernel : NULL;
 }
+bool shore__cpu_product_allocates(const struct shore__cpu *c, size_t rows) {
+    const struct shore__product p = {.m = rows, .n = 1, .k = 1, .pack = SHORE__PACK_WEIGHTS};
+    return rows && !shore__can_multiply_bf16() && !kernel_for(c, &p);
+}
+
 /* Blocks of rows: one job each, or several jobs that share the block's columns. */
 static size_t blocks_of(const struct shore__cpu *c, const struct shore__product_kernel *kernel,
                         const struct shore__product *p) {

@@ -317,7 +317,7 @@ static void describe_own(const struct description *d) {
     own = shore__row_own(SHORE__ROW_PROCESS, shore__reserve_bytes(&process));
     shore_program_tensor(d->program, &own);
     own = shore__row_own(SHORE__ROW_HOLES, 0);
-    own.full_bytes = f->heap_bytes ? HOLE_BYTES : 0;
+    own.full_bytes = f->products_allocate ? HOLE_BYTES : 0;
     own.whole = true;
     own.margin = HOLES_FROM_BYTES;
     d->plan->holes = shore_program_tensor(d->program, &own);

@@ -20,8 +20,9 @@ struct shore__facts {
     int threads;
     /* workspace: the least it needs; packed: to keep a layer's weights packed */
     uint64_t workspace_bytes, packed_bytes;
-    uint64_t heap_bytes; /* that products allocate beside the workspace; 0: none do */
-    bool one_memory;     /* the device uses the host's memory */
+    uint64_t heap_bytes;    /* that products may allocate beside the workspace; 0: none do */
+    bool products_allocate; /* those of this batch do */
+    bool one_memory;        /* the device uses the host's memory */
     /* of places that have a budget of their own, such as a device's memory; 0: none */
     uint64_t place_bytes[SHORE_PLACES];
 
@@ -36,7 +37,7 @@ struct shore__facts {
     /* of the settings */
     bool compressed, gradient_bf16, host_update, samples;
     bool never_speculates; /* updates begin once the norm is known */
-    uint32_t tokens; /* of the tokenizer, as far as one is named */
+    uint32_t tokens;       /* of the tokenizer, as far as one is named */
     enum shore__when offload;
     enum shore_policy policy;
     double compress;               /* share of the gradients' elements that are sent, if they are compressed */

@@ -56,6 +56,7 @@ static uint64_t own_bytes(const struct shore__facts *f, const struct shore__trai
     const struct shore_tensor *t = &p->program->tensor[tensor];
     struct shore__process process = shore__facts_process(f);
     process.tokens = f->tokens;
+    if (!f->products_allocate) process.heap_bytes = 0;
     if (!t->own) return 0;
     if (t->key == SHORE__ROW_PROCESS) return shore__process_bytes(&process);
     return p->plan->fate[tensor].bytes * p->plan->fate[tensor].count;

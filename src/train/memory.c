@@ -69,6 +69,7 @@ int shore__train_facts(const struct shore__settings *s, const struct shore__mode
     out->workspace_bytes = compute.workspace_bytes;
     out->packed_bytes = compute.packed_bytes;
     out->heap_bytes = compute.heap_bytes;
+    out->products_allocate = compute.allocates;
     out->one_memory = compute.one_memory;
     shore__tempo_facts(tempo, out);
     return 0;
