@@ -400,7 +400,7 @@ static double any_limit(void) {
 }
 
 static struct made random_program(void) {
-    struct made m = layers(pick(0, 3) ? pick(1, 40) * 0.1 : 0);
+    struct made m = layers(pick(1, 40) * 0.1);
     m.fate[m.pages].count = pick(1, 4);
     for (uint32_t l = 0; l < LAYERS; l++)
         if (!pick(0, 2)) m.fate[m.layer + l].way = SHORE_WAY_KEEP;
