@@ -77,7 +77,7 @@ static int by_rank(const void *one, const void *other) {
 /* Whether memory, drives and computing share a class: then each gets some of it everywhere in the step, so that drives
  * have all of forward for what moves, and all of backward for what comes back. */
 static bool is_spread(const struct shore__class *k) {
-    return k->made && k->like->ways & SHORE_WAY_AGAIN && k->like->ways & SHORE_WAY_MOVE;
+    return k->made && k->like->again && k->like->ways & SHORE_WAY_MOVE;
 }
 
 /* Ranks of n tensors so that the first so many, however many, are spread evenly over all. */
