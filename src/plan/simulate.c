@@ -5,6 +5,8 @@
 
 #include "plan/simulate_impl.h"
 
+#define SAME 1e-4 /* a smaller share of a step is no difference between two */
+
 struct run {
     struct shore__simulation *s;
     double now;   /* the operation before has ended */
@@ -343,12 +345,14 @@ void shore__simulate(struct shore__simulation *s, const struct shore__fate *fate
     struct run r = {.s = s};
     *out = (struct shore_plan_times){.size = sizeof *out, .bound = SHORE_LANE_COMPUTE};
     shore__simulation_apply(s, fate);
-    for (; r.step < SHORE__SIMULATED_STEPS; r.step++) {
+    for (double last = 0; r.step < SHORE__SIMULATED_STEPS; r.step++) {
         begin_step(&r);
         for (uint32_t o = 0; o < s->program->nops; o++)
             run_operation(&r, o);
+        out->step_seconds = r.now - r.ended;
+        if (r.step + 1 >= STEPS_LEAST && fabs(out->step_seconds - last) <= SAME * last) break;
+        last = out->step_seconds;
     }
-    out->step_seconds = r.now - r.ended;
     out->lane_seconds[SHORE_LANE_COMPUTE] = s->compute_seconds;
     out->lane_seconds[SHORE_LANE_COMMIT] = s->commit_seconds;
     for (uint32_t i = 0; i < s->nlanes; i++) {

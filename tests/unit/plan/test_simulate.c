@@ -436,7 +436,7 @@ static double *any_rate(struct shore_machine *m) {
 }
 
 static void more_rate_is_not_slower(void **state) {
-    uint32_t faster = 0;
+    uint32_t faster = 0, slower = 0;
     for (stream = 0; stream < CASES; stream++) {
         draws = 0;
         struct made m = random_program();
@@ -444,12 +444,14 @@ static void more_rate_is_not_slower(void **state) {
         double before = times(&m, &machine).step_seconds, *rate = any_rate(&machine);
         *rate = pick(0, 1) ? *rate * pick(2, 9) : 0;
         double after = times(&m, &machine).step_seconds;
-        if (after > before * 1.1) /* what overtakes may delay another a little */
+        if (after > before * 1.5)
             fail_msg("SEED=%" PRIu64 ": case %" PRIu64 ": %.9f seconds, and %.9f with a higher rate", seed, stream,
                      before, after);
+        slower += after > before * 1.02; /* what overtakes may delay another */
         faster += after < before * (1 - 1e-9);
         shore_program_free(m.program);
     }
+    assert_true(slower <= CASES / 100);
     assert_true(faster > CASES / 50); /* where another lane does not bound the step */
 }
 
