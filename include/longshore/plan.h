@@ -67,7 +67,8 @@ enum shore_way {
 };
 
 /* Tensors with the same key, ways, place and buffers are of one class: the plan says how many of a class stay. Of a
- * class, those that are made later are kept first, and otherwise those that were added first.
+ * class, those that are made later are kept first, and otherwise those that were added first; activations that may move
+ * and can be computed again (`again`) lie evenly over the step, whatever their ways.
  *
  * A tensor is one of these:
  * - it has ways: it stays, or one of them becomes of it. A parameter is there before the step (no operation makes it)
