@@ -262,3 +262,15 @@ def test_the_process_stays_within_its_memory(way, tmp_path):
         assert int(limit) == memory << 20
         assert int(peak) <= int(limit), (memory, int(peak) >> 20, kinds)
         assert "kept" in kinds if memory == 1000 else kinds != ["kept"], kinds
+
+
+def test_the_trainer_keeps_the_promise(tmp_path):
+    from longshore.transformers import Trainer, TrainingArguments
+
+    how = {"memory": MEMORY, "memory_of": "process", "report_to": [], "use_cpu": True}
+    args = TrainingArguments(str(tmp_path / "out"), max_steps=2, per_device_train_batch_size=2, **how)
+    data = [{name: value[0] for name, value in batch.items()} for batch in tokens(8, 1)]
+    trainer = Trainer(model=llama(), args=args, train_dataset=data)
+    trainer.train()
+    assert trainer.engine._core.plan.process.limit == 400 << 20 and trainer.engine.step_number == 2
+    trainer.engine.close()

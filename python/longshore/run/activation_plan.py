@@ -79,7 +79,9 @@ class ActivationPlan:
         """The most beside what earlier units hold while a unit computes, forward or backward."""
         fate, forward, backward = self._fate(unit), unit.forward_most_bytes, unit.backward_most_bytes
         if fate is Fate.MOVE:
-            forward, backward = unit.forward_temporary_bytes, unit.backward_temporary_bytes + self._held(unit)
+            # where what is read ahead fills the pool, a backward gets its tensors in memory of their own
+            read = MOVED_AT_ONCE * max(unit.saved_sizes, default=0)
+            forward, backward = unit.forward_temporary_bytes, unit.backward_temporary_bytes + self._held(unit) + read
         elif fate is Fate.AGAIN:
             backward = max(backward, forward + unit.backward_waits_bytes)
         return max(forward, backward + self.gradients.get(unit.name, 0))

@@ -46,11 +46,12 @@ class Peak:
         known = imports is not None and imports <= self.before
         beyond = f" beyond its imports ({size(imports)})" if known else ""
         said += f"{size(most - imports if known else most)} at its peak{beyond}"
-        said += f": the engine holds {size(held.held)} of memory {size(held.budget)}"
+        budget = held.budget if core.plan.process is None else core.plan.process.limit
+        said += f": the engine holds {size(held.held)} of memory {size(budget)}"
         if core.streams.device is not None:
-            budget, _, on_device = core.device_memory.told()
-            said += f"; on {core.streams.device.device} it took {size(on_device)} of gpu_memory {size(budget)}" * (
-                budget > 0
+            limit, _, on_device = core.device_memory.told()
+            said += f"; on {core.streams.device.device} it took {size(on_device)} of gpu_memory {size(limit)}" * (
+                limit > 0
             )
             forward = backward = 0  # what they brought is there
         if forward:
@@ -61,7 +62,7 @@ class Peak:
             said += f"; {number} inputs of checkpointed layers waited elsewhere for backward, {size(nbytes)}"
         if backward:
             said += f"; backward brought {size(backward)}{' more' if forward else ''} of gradients"
-        return said + _advice(core, forward, backward) if known and most - imports > held.budget * 5 // 4 else said
+        return said + _advice(core, forward, backward) if known and most - imports > budget * 5 // 4 else said
 
 
 def _advice(core, forward, backward):

@@ -129,11 +129,6 @@ def _with_reserve(nbytes: int) -> int:
     return (nbytes + RESERVE_BYTES) * RESERVE_PART // (RESERVE_PART - 1) + 1
 
 
-def _engine_bytes(plan):
-    """What an engine holds all the time: without the gradients that are on their way to the drives."""
-    return plan.total_bytes + plan.spare_bytes - plan.aside_bytes - plan.pool_bytes
-
-
 def _bound(model, args, kwargs):
     """Arguments of forward, as trace() takes them."""
     if args and kwargs:
@@ -244,18 +239,32 @@ class ProcessMemory:
         chosen = ActivationPlan(trace, count, gradients_of(self.streams.layout, trace, adds), self._once(trace))
         chosen.pool_bytes, drives = plan.pool_bytes, self.streams.state.scratch_bytes if may_change else None
         plans = [budget.replan(memory=memory) for memory in budget.sizes] if may_change else [plan]
-        engine = next((e for e in map(_engine_bytes, plans) if chosen.fit(left - e, drives)), None)
+        engines = [self._engine_bytes(each, adds) for each in plans]
+        if not may_change:
+            engines.append(engines[0] - plan.spare_bytes)  # state in memory gives way also within a step
+        engine = next((nbytes for nbytes in engines if chosen.fit(left - nbytes, drives)), None)
         if engine is None:
-            engine = _engine_bytes(plans[-1])
-            minimum = budget.limit - left + engine + chosen.peak() - reserve(budget.limit)
+            minimum = budget.limit - left + engines[-1] + chosen.peak() - reserve(budget.limit)
             raise budget.too_little(_with_reserve(minimum), "this batch")
+        if not may_change and engine < engines[0]:
+            plan.spare_bytes = 0
+            self.streams.gradients.shrink_state()
         if may_change:
             made = budget.replan(memory=left - chosen.peak() + plan.aside_bytes)
+            if self._engine_bytes(made, adds) > left - chosen.peak():
+                made = budget.replan(memory=max(left - chosen.peak(), budget.sizes[-1]))
             sizes = {name: getattr(made, name) for name in _SIZES}
             sizes.update(pool_bytes=chosen.pool_bytes, total_bytes=made.total_bytes + chosen.pool_bytes)
+            sizes.update(budget_bytes=made.budget_bytes, most_bytes=made.most_bytes)
             if any(getattr(plan, name) != size for name, size in sizes.items()):
                 room.change(self.streams.core(), **sizes)
         self.streams.fates = Fates(chosen.of, chosen.pool_bytes > 0)
+
+    def _engine_bytes(self, plan, adds):
+        """What an engine holds all the time: without activations, and without memory for gradients on their way to the
+        drives, unless state has that, since all gradients of a step stay."""
+        on_their_way = plan.aside_bytes * (plan.gradient_bytes < self.streams.gradients.most_bytes(adds))
+        return plan.total_bytes + plan.spare_bytes - plan.pool_bytes - on_their_way
 
     def _once(self, trace):
         """Names of the layers that cannot be computed again."""
