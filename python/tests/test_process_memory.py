@@ -150,7 +150,7 @@ def test_too_little_for_a_model_or_a_batch_ends_before_anything_is_done(tmp_path
         wrapped(gpt2(), tmp_path, memory="8MiB")
     assert not (tmp_path / "run").exists()
     torch.manual_seed(0)
-    with wrapped(gpt2(), tmp_path, memory=minimum(failure) + (8 << 20)) as engine:
+    with wrapped(gpt2(), tmp_path, memory=minimum(failure) + (24 << 20)) as engine:
         before, batch = engine.digest(), torch.zeros(4096, 32, dtype=torch.long)
         with pytest.raises(longshore.BudgetError, match="is too little for this batch: minimum"):
             engine(input_ids=batch, labels=batch)
