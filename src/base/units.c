@@ -256,3 +256,9 @@ double shore__median(double *values, size_t count) {
     qsort(values, count, sizeof *values, by_value);
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
+
+double shore__lower_quartile(double *values, size_t count) {
+    if (!count) return 0;
+    qsort(values, count, sizeof *values, by_value);
+    return values[count / 4];
+}

@@ -49,6 +49,8 @@ struct shore__written shore__format_time_of_day(int64_t seconds);
 
 /* 0: there are none. Sorts them. */
 double shore__median(double *values, size_t count);
+/* The value that a quarter of them lie below, for times that other work on the machine prolongs. The same otherwise. */
+double shore__lower_quartile(double *values, size_t count);
 
 /* CLOCK_MONOTONIC, or a test's clock, set while it had no other thread; NULL: back to the former. */
 uint64_t shore__now_ns(void);

@@ -21,6 +21,12 @@ void shore__machine_share(struct shore_machine *m) {
     }
 }
 
+void shore__machine_memory_drive(const struct shore_machine *m, struct shore__machine_drive *d) {
+    d->mixed = m->memory_bandwidth;
+    d->update = m->host_update;
+    d->host_computes = true;
+}
+
 /* The drive that a measured machine has on this one's device; NULL: unknown. */
 static const struct shore__machine_drive *measured(const struct shore_machine *m, const char *text,
                                                    struct shore__whereabouts *lies) {
@@ -41,9 +47,12 @@ uint32_t shore__machine_take_drives(struct shore_machine *m, const char *const *
         struct shore__whereabouts lies = {.free_bytes = 0};
         const struct shore__machine_drive *known =
             by_device ? measured(&before, drives[i], &lies) : shore__machine_drive(&before, i);
-        unknown += !known;
+        const struct shore__kind *kind = shore__kind_of(drives[i]);
+        bool memory = by_device && !kind->has_file && !kind->served;
+        unknown += !known && !memory;
         m->drive[i] = known ? *known : shore__machine_assumed()->drive[0];
-        if (!known) shore__machine_device(&lies, m->drive[i].device, sizeof m->drive[i].device);
+        if (memory) shore__machine_memory_drive(m, &m->drive[i]);
+        if (!known && lies.device_id) shore__machine_device(&lies, m->drive[i].device, sizeof m->drive[i].device);
         if (by_device) m->drive[i].room = lies.free_bytes;
         if (!by_device && i >= before.ndrives) m->drive[i].device[0] = '\0'; /* like the last, on its own */
     }

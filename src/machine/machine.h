@@ -109,6 +109,8 @@ void shore__machine_slow_computing(struct shore_machine *machine, double factor)
  * of a machine that was measured are known by their device. Returns how many are unknown, which are then assumed. */
 uint32_t shore__machine_take_drives(struct shore_machine *machine, const char *const *drives, uint32_t ndrives,
                                     bool in_order);
+/* A drive in memory: UPDATE without checksums, as fast as copies. path stays. */
+void shore__machine_memory_drive(const struct shore_machine *machine, struct shore__machine_drive *drive);
 /* The name of a drive's device in descriptions. */
 void shore__machine_device(const struct shore__whereabouts *lies, char *out, size_t bytes);
 /* Says which drives share a device. */

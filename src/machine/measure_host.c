@@ -24,11 +24,12 @@
 #define COPY_BYTES (UINT64_C(128) << 20) /* more than caches hold */
 #define COPIES 7u
 #define UPDATE_SEGMENTS 16u
-#define UPDATE_SECONDS 0.2
+#define UPDATES 512u /* a segment each: a tenth of a second */
 #define DRIVES_SECONDS                                                                                             \
     30.0                  /* of all drives; each is filled twice, read and moved, and measured shortly before that \
                            */
 #define DRIVE_SECONDS 2.0 /* the most for each of these */
+#define DRIVE_SECONDS_LEAST 0.5                 /* otherwise only the short measurement */
 #define STATE_BYTES (12u * SHORE_SEGMENT_ELEMS) /* of AdamW with moments in fp32 */
 
 void shore__machine_here(struct shore_machine *m) {
@@ -63,7 +64,7 @@ static int measure_memory(struct shore_machine *m, struct shore_diag *diag) {
         if (i) took[i - 1] = (double)(shore__now_ns() - start) * 1e-9;
     }
     int rc = from && to ? 0 : shore__out_of_memory(diag);
-    if (!rc) m->memory_bandwidth = shore__four_digits(2.0 * COPY_BYTES / shore__median(took, COPIES));
+    if (!rc) m->memory_bandwidth = shore__four_digits(2.0 * COPY_BYTES / shore__lower_quartile(took, COPIES));
     shore__arena_free(NULL, from);
     shore__arena_free(NULL, to);
     return rc;
@@ -75,30 +76,29 @@ static int measure_update(struct shore_machine *m, double *beside_drive, struct 
     const size_t n = (size_t)UPDATE_SEGMENTS * SHORE_SEGMENT_ELEMS, each = SHORE_SEGMENT_ELEMS;
     struct shore_hyper hyper = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f};
     char *memory = shore__arena_alloc(NULL, n * 16);
-    double all = 0, computing = 0, elements = 0;
+    double all[UPDATES], alone[UPDATES];
     if (!memory) return shore__out_of_memory(diag);
     memset(memory, 0, n * 16);
     shore_hyper_at_step(&hyper, SHORE_ADAMW, 10);
     float *gradient = (float *)(void *)(memory + n * 12);
     for (size_t i = 0; i < n; i++)
         gradient[i] = 1e-3f * (float)((int)(i % 201) - 100);
-    for (uint32_t s = 0; all < UPDATE_SECONDS * 1e9; s = (s + 1) % UPDATE_SEGMENTS) {
-        char *at = memory + s * each * 12;
+    for (uint32_t i = 0; i < UPDATES; i++) {
+        char *at = memory + i % UPDATE_SEGMENTS * each * 12;
         struct shore__planes p = {(uint16_t *)(void *)at, (uint16_t *)(void *)(at + each * 2),
                                   (float *)(void *)(at + each * 4), (float *)(void *)(at + each * 8)};
         struct shore__leaf leaf;
         uint64_t start = shore__now_ns();
         shore__leaf_make(at, each * 12, 1, &leaf);
         uint64_t checked = shore__now_ns();
-        shore__near_update(SHORE_ADAMW, &hyper, 1, &p, &p, gradient + s * each, NULL, false, each);
-        computing += (double)(shore__now_ns() - checked);
+        shore__near_update(SHORE_ADAMW, &hyper, 1, &p, &p, gradient + i % UPDATE_SEGMENTS * each, NULL, false, each);
+        alone[i] = (double)(shore__now_ns() - checked);
         shore__leaf_make(at, each * 12, 1, &leaf);
-        all += (double)(shore__now_ns() - start);
-        elements += (double)each;
+        all[i] = (double)(shore__now_ns() - start);
     }
     shore__arena_free(NULL, memory);
-    m->host_update = shore__four_digits(elements / computing * 1e9);
-    *beside_drive = shore__four_digits(elements / all * 1e9);
+    m->host_update = shore__four_digits((double)each * 1e9 / shore__lower_quartile(alone, UPDATES));
+    *beside_drive = shore__four_digits((double)each * 1e9 / shore__lower_quartile(all, UPDATES));
     return 0;
 }
 
@@ -132,6 +132,7 @@ static int measure_files(struct shore_machine *m, uint32_t i, const char *text, 
     if (asprintf(&beside, there && S_ISDIR(st.st_mode) ? "%s/longshore.machine-%ld" : "%s.machine-%ld", text,
                  (long)getpid()) < 0)
         return shore__out_of_memory(diag);
+    if (lie[i].ground == SHORE__GROUND_MEMORY) seconds = 0; /* large files would take it from others */
     rc = shore__drive_rates_measure(beside, seconds, o->stop, &rates, diag);
     free(beside);
     if (rc) return rc;
@@ -161,7 +162,7 @@ static int measure_drive(struct shore_machine *m, uint32_t i, struct shore__wher
     } else if (at->kind->has_file) {
         rc = measure_files(m, i, at->text, lie, o, seconds, diag);
     } else {
-        d->mixed = m->memory_bandwidth;
+        shore__machine_memory_drive(m, d);
     }
     free(at);
     return rc;
@@ -190,6 +191,7 @@ int shore_machine_measure(const struct shore_machine_options *given, struct shor
     if (!rc) rc = measure_update(m, &update, diag);
     double seconds = DRIVES_SECONDS / 5 / (o.ndrives ? o.ndrives : 1);
     if (seconds > DRIVE_SECONDS) seconds = DRIVE_SECONDS;
+    if (seconds < DRIVE_SECONDS_LEAST) seconds = 0;
     m->ndrives = o.ndrives;
     for (uint32_t i = 0; !rc && i < o.ndrives; i++) {
         if (o.progress) o.progress(o.ctx, o.drives[i]);

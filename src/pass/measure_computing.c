@@ -3,7 +3,6 @@
 #include "pass/measure_computing.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/diag.h"
@@ -120,15 +119,7 @@ static int layer(struct bench *b, shore__buf weight) {
     return 0;
 }
 
-static int ascending(const void *a, const void *b) {
-    double x, y;
-    memcpy(&x, a, sizeof x);
-    memcpy(&y, b, sizeof y);
-    return (x > y) - (x < y);
-}
-
-/* Adds a rate of each kind with so many rows, one that a quarter of the samples exceed: what else runs here slows down
- * the others; *slowest: seconds of a layer. */
+/* Adds a rate of each kind with so many rows; *slowest: seconds of a layer. */
 static int measure_rows(struct bench *b, enum shore_precision precision, struct shore_machine *m, bool (*stop)(void),
                         double *slowest) {
     static double sample[SHORE_WORKS][SAMPLES];
@@ -146,9 +137,8 @@ static int measure_rows(struct bench *b, enum shore_precision precision, struct 
     *slowest = since / (double)(n + 1);
     for (int kind = 0; !rc && kind < SHORE_WORKS; kind++) {
         struct shore__rates *r = &m->rate[kind][precision];
-        qsort(sample[kind], n, sizeof sample[kind][0], ascending);
-        r->at[r->n++] =
-            (struct shore__rate_at){(uint32_t)b->rows, shore__four_digits(b->work[kind] / sample[kind][n / 4])};
+        r->at[r->n++] = (struct shore__rate_at){
+            (uint32_t)b->rows, shore__four_digits(b->work[kind] / shore__lower_quartile(sample[kind], n))};
     }
     return rc;
 }

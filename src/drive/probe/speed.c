@@ -96,7 +96,7 @@ static int measure(const char *path, uint64_t half_bytes, uint64_t chunk_bytes, 
     if (!rc && seconds > 0) rc = rate_of(&r, fill, 1, 0, &out->write, diag); /* over blocks that it has, as in a run */
     if (!rc) rc = rate_of(&r, read_all, 1, seconds, &out->read, diag);
     if (!rc) rc = rate_of(&r, move, PASSES, seconds, &out->update, diag);
-    if (!rc && seconds > 0) rc = flush(&r, &out->flush_seconds, diag);
+    if (!rc) rc = flush(&r, &out->flush_seconds, diag);
     shore__rate_close(&r);
     return rc;
 }

@@ -282,7 +282,8 @@ static void drives_are_known_by_order_or_by_device(void **state) {
     strcpy(m->drive[0].device, m->drive[1].device);
     m->drive[0].read = 77;
     m->ndrives = 1;
-    assert_int_equal(shore__machine_take_drives(m, drives, 3, false), 1);
+    assert_int_equal(shore__machine_take_drives(m, drives, 3, false), 0);
+    assert_true(m->drive[2].mixed == m->memory_bandwidth && m->drive[2].update == m->host_update); /* ram: */
     assert_true(m->drive[0].read == 77 && m->drive[1].read == 77);
     assert_true(m->drive[0].room > 0);
     assert_int_equal(m->drive[1].shares, 1);
