@@ -108,8 +108,8 @@ void shore__drift_end_step(struct trainer *t) {
     if (!off || d->rest) d->off = 0;
     if (!off || d->rest) return;
     for (uint32_t i = 0; i < d->n; i++)
-        d->of[i].now = least(d->of[i].now, seconds[i], d->off == 0);
-    d->step_now = least(d->step_now, step, d->off == 0);
+        d->of[i].now = least(d->of[i].now, seconds[i], d->off <= 1); /* the first may have begun as before */
+    d->step_now = least(d->step_now, step, d->off <= 1);
     d->off++;
 }
 
