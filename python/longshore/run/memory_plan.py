@@ -138,9 +138,10 @@ class Needs:
         if memory is None:  # leaves memory for activations
             self.spare = min(self.spare, shared_budget.within() // 2)
         self.page_bytes, self.one_memory = layout.nbytes, device is None or cuda.is_unified(device)
+        dtypes = {"compute": DTYPE_OF[how["compute"]], "storage": DTYPE_OF[how["storage"]]}
+        self.fetched_bytes = functools.partial(layout.page_bytes, **dtypes)
         if not self.one_memory:
-            dtypes = {"compute": DTYPE_OF[how["compute"]], "storage": DTYPE_OF[how["storage"]]}
-            self.page_bytes = functools.partial(layout.page_bytes, **dtypes)
+            self.page_bytes = self.fetched_bytes
         if device is not None:
             page = max(self.page_bytes(b) for b, block in enumerate(layout.blocks) if not block.buffers)
             self.pinned = divide(pinned_memory, self.block, page, PINNED_POOL_BYTES if self.offloads else (), lent)
@@ -171,8 +172,8 @@ class Needs:
             program.add("landing gradients", self.pinned.landing, **passing, **how)
             program.add("staging", self.pinned.ring, by=program.all, **how)
         if not self.one_memory:
-            rows["slots"] = program.parameters(self.layout.nbytes, lib.SHORE_PLACE_DEVICE, "slots")
-        rows["pages"] = program.parameters(self.page_bytes, lib.SHORE_PLACE_PLAIN, "pages")
+            rows["slots"] = program.parameters(self.layout.nbytes, self.layout.nbytes, lib.SHORE_PLACE_DEVICE, "slots")
+        rows["pages"] = program.parameters(self.page_bytes, self.fetched_bytes, lib.SHORE_PLACE_PLAIN, "pages")
         if self.offloads:
             how = {"place": program.pinned, "by": program.all, "stays": False}
             pool = POOL_BYTES if self.device is None else self.pinned.pool

@@ -113,15 +113,15 @@ class StepProgram:
             lib.shore_program_frees(self._program, by[-1], added)
         return added
 
-    def parameters(self, bytes_of, place, name):
+    def parameters(self, bytes_of, moved_of, place, name):
         """Adds the parameters of all blocks: those of layers pass through as many buffers as there is memory for.
-        Returns the buffers; None: there are no layers."""
+        moved_of(block): bytes of it that are fetched. Returns the buffers; None: there are no layers."""
         most, rest, buffers = len(self._layout.layers()), set().union(*(of for _, of in self.forward)), None
         for group, side in enumerate(self._layout.sides(), 1):
             rest -= {*side}
             how = {"place": place, "group": 2 * group + (place == lib.SHORE_PLACE_DEVICE)}
             for b in side:
-                layer = {"ways": lib.SHORE_WAY_MOVE, "by": self.of({b}), **how}
+                layer = {"ways": lib.SHORE_WAY_MOVE, "by": self.of({b}), "moved_bytes": moved_of(b), **how}
                 layer = self.add("parameters of a layer", bytes_of(b), **layer)
                 if b in self._sender:
                     lib.shore_program_changes(self._program, self._sender[b], layer)
