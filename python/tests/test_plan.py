@@ -53,7 +53,8 @@ def test_a_plan_has_the_keys_of_the_programs_and_adds_up():
     assert all(change["step_seconds"] > 0 for change in found["what_if"])
     assert found["minimum_bytes"] <= found["useful_bytes"]
     assert "assumed" in found["rates"] and found["rates"] in str(found)
-    assert json.loads(json.dumps(dict(found))) == dict(found)
+    assert json.loads(json.dumps(found)) == found
+    assert "e+0" not in str(found)
 
 
 def test_wrap_takes_the_minimum_and_refuses_a_mebibyte_less(tmp_path):
@@ -95,6 +96,13 @@ def test_the_model_lies_on_the_meta_device_or_has_values_or_is_a_configuration(t
     for other in (there, model.config, config_of(tmp_path), str(tmp_path)):
         assert figures(longshore.plan(other, batch)) == expected
     assert not model.config.tie_word_embeddings and expected["parameters"] == sum(p.numel() for p in model.parameters())
+
+
+def test_what_is_stored_as_bf16_is_fetched_as_bf16():
+    how = {"machine": MACHINE, "memory": "10MiB"}
+    whole, half = (longshore.plan(models.llama(), (2, 12), storage=dtype, **how) for dtype in ("fp32", "bf16"))
+    for key in ("drive_read_bytes", "link_bytes"):
+        assert half[key] < whole[key], key
 
 
 def test_activations_on_drives_are_written_and_read():
@@ -184,7 +192,11 @@ BAD = {
     "no directory with a config.json": lambda: longshore.plan("nowhere"),
     "int is no nn.Module": lambda: longshore.plan(5),
     "needs an example batch": lambda: longshore.plan(nn.Linear(4, 4)),
-    "both numbers are 1 or more": lambda: longshore.plan(models.gpt2(), (0, 4)),
+    "both numbers are whole, and 1 or more": lambda: longshore.plan(models.gpt2(), (0, 4)),
+    "loss_fn=3; it is a function": lambda: longshore.plan(models.gpt2(), loss_fn=3),
+    "batch=(2.5, 4)": lambda: longshore.plan(models.gpt2(), (2.5, 4)),
+    "positions": lambda: longshore.plan(models.gpt2(), (1, 1 << 30)),
+    "batch='x'; it is an example batch": lambda: longshore.plan(models.gpt2(), "x"),
     "takes no colour=": lambda: longshore.plan(models.gpt2(), colour="red"),
     "drives=0": lambda: longshore.plan(models.gpt2(), drives=0),
     'moments must be "fp32" or "8bit"': lambda: longshore.plan(models.gpt2(), moments="7bit"),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,26 +31,11 @@ CLASS_OF = {
 }
 
 
-class Forecast(Mapping):
-    """What a run will take: a mapping with the keys of `longshore plan --json`. str() is a table for people."""
-
-    def __init__(self, figures: dict[str, Any]):
-        self._figures = figures
-
-    def __getitem__(self, key: str) -> Any:
-        return self._figures[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._figures)
-
-    def __len__(self) -> int:
-        return len(self._figures)
-
-    def __repr__(self) -> str:
-        return f"Forecast({self._figures!r})"
+class Forecast(dict):
+    """What a run will take: the keys of `longshore plan --json`. str() is a table for people."""
 
     def __str__(self) -> str:
-        return table(self._figures)
+        return table(self)
 
 
 @dataclass(frozen=True)
@@ -149,7 +133,7 @@ class Case:
         on_drives = 1 - state / needs.state if needs.state else 0.0
         spilled = max(0, gradients - fates["gradients"].bytes) * on_drives
         shares = {b for side in layout.sides() for b in side}
-        handed_back = sum(needs.page_bytes(b) for b in trained if b not in shares)
+        handed_back = sum(needs.fetched_bytes(b) for b in trained if b not in shares)
         fetched = times.link_bytes - gradients
         return int((gradients + handed_back) * on_drives + spilled + state + fetched)
 
@@ -373,7 +357,7 @@ def table(figures):
             "a step",
             f"{seconds(figures['step_seconds'])}, bound by {figures['bound']}: {_listed(figures['lanes'], seconds)}",
         ),
-        ("tokens", f"{rate:,.3g} a second, {rate * DAY_SECONDS:,.3g} a day"),
+        ("tokens", f"{number(rate)} a second, {number(rate * DAY_SECONDS)} a day"),
         ("moved", f"{link} over the link, {read} read, {written} written"),
         (
             "wear",
@@ -393,6 +377,11 @@ def table(figures):
 def seconds(value):
     """A time for people."""
     return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"
+
+
+def number(value):
+    """A number for people: whole, or of three digits."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _listed(parts, said):

@@ -68,6 +68,8 @@ def plan(
         BudgetError: A budget is below the least; the message has the minimum.
         ValueError: An option has an impossible value, or a module has no batch.
     """
+    if loss_fn is not None and not callable(loss_fn):
+        raise TypeError(f"longshore.plan: loss_fn={loss_fn!r}; it is a function of the model's output")
     found = machines.of(machine)
     written = None if tbw is None else native.size(tbw, "tbw")
     if isinstance(model, (list, tuple)):
@@ -165,7 +167,12 @@ def _of_config(config):
 def _batch(model, batch):
     config = getattr(model, "config", None)
     vocabulary = getattr(config, "vocab_size", None)
-    sizes = isinstance(batch, tuple) and len(batch) == 2 and all(isinstance(n, int) for n in batch)
+    sizes = isinstance(batch, tuple) and len(batch) == 2 and all(isinstance(n, (int, float)) for n in batch)
+    if batch is not None and not sizes and not isinstance(batch, (Mapping, tuple, list, torch.Tensor)):
+        raise ValueError(
+            f"longshore.plan: batch={batch!r}; it is an example batch (a dict, a tuple or a tensor), or of a language "
+            "model (sequences, tokens)"
+        )
     if batch is not None and not sizes:
         return batch
     if vocabulary is None:
@@ -175,8 +182,10 @@ def _batch(model, batch):
         )
     most = getattr(config, "max_position_embeddings", None) or SEQUENCE[1]
     sequences, length = batch or (SEQUENCE[0], min(SEQUENCE[1], most))
-    if min(sequences, length) < 1:
-        raise ValueError(f"longshore.plan: batch={batch!r}; both numbers are 1 or more")
+    if not all(isinstance(n, int) and 0 < n < 1 << 32 for n in (sequences, length)):
+        raise ValueError(f"longshore.plan: batch={batch!r}; both numbers are whole, and 1 or more")
+    if length > most:
+        raise ValueError(f"longshore.plan: batch={batch!r}; the model has {most:,} positions")
     ids = torch.zeros((sequences, length), dtype=torch.long, device="meta")
     return {"input_ids": ids, "labels": ids}
 
