@@ -160,16 +160,18 @@ static void fill_times(const struct shore__facts *f, const struct shore__train_p
     out->drive_write_bytes = times.drive_write_bytes;
     uint64_t moved = times.drive_write_bytes - behind(p->program, SHORE_LANE_DRIVE_WRITE, UINT32_MAX) -
                      behind(p->program, SHORE_LANE_COMMIT, UINT32_MAX);
-    uint64_t fetched = times.drive_read_bytes - behind(p->program, SHORE_LANE_DRIVE_READ, UINT32_MAX) - moved;
+    uint64_t read = times.drive_read_bytes - behind(p->program, SHORE_LANE_DRIVE_READ, UINT32_MAX);
+    uint64_t back = read < moved ? read : moved; /* what left last may still be in its buffer */
+    uint64_t fetched = read - back;
     out->link_bytes = times.link_bytes - padding(f, p, fetched);
     uint64_t updates = behind(p->program, SHORE_LANE_LINK_IN, UINT32_MAX) +
                        behind(p->program, SHORE_LANE_LINK_OUT, UINT32_MAX),
-             beside = updates + 2 * moved;
-    out->moved[SHORE__MOVED_PARAMETERS].link = out->link_bytes - beside;
+             beside = updates + moved + back;
+    out->moved[SHORE__MOVED_PARAMETERS].link = out->link_bytes > beside ? out->link_bytes - beside : 0;
     out->moved[SHORE__MOVED_PARAMETERS].read = fetched;
-    out->moved[SHORE__MOVED_ACTIVATIONS] = (struct shore__moved_bytes){2 * moved, moved, moved};
+    out->moved[SHORE__MOVED_ACTIVATIONS] = (struct shore__moved_bytes){moved + back, back, moved};
     out->moved[SHORE__MOVED_UPDATES] =
-        (struct shore__moved_bytes){updates, times.drive_read_bytes - fetched - moved, times.drive_write_bytes - moved};
+        (struct shore__moved_bytes){updates, times.drive_read_bytes - read, times.drive_write_bytes - moved};
     out->drive_write_most_bytes = written_most(f, p->program, times.drive_write_bytes);
     out->tokens_per_second = out->step_seconds > 0 ? (double)f->batch.rows / out->step_seconds : 0;
 }

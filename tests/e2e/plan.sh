@@ -17,6 +17,7 @@ sound() {
             awk -F: '{ s += $2 } END { printf "%.0f", s }')
         same "$1: what moves adds up: ${column%:*}" "$sum" "$(key "${column#*:}")"
     done
+    grep -qE ":-[0-9]" "$place/log" && fail "$1: a figure is below 0" || ok "$1: no figure is below 0"
     seconds=$(sed -nE 's/.*"lanes":\{([^}]*)\}.*/\1/p' "$place/log" | tr ',' '\n' | sed 's/.*://' | sort -g | tail -n 1)
     true_of "$1: no lane works longer than the step" "$seconds <= $(key step_seconds) * 1.000001"
     true_of "$1: five changes or more" "$(changes) >= 5"
@@ -89,6 +90,8 @@ whole=$(key drive_write_bytes) disk=$(key disk_bytes) gradients=$(key gradients)
 must plan "${shape[@]}" --memory 160MiB --lora 4 --json
 true_of "adapters write less" "$(key drive_write_bytes) < 0.3 * $whole && $(key disk_bytes) < $disk && $(key gradients) < $gradients"
 sound "adapters"
+must plan --init llama3-8b --lora 16 --machine gpu-24gb --json
+sound "adapters on a GPU whose activations leave"
 
 # Any settings.
 flags=("--update host" "--moments 8bit" "--optimizer sgd" "--precision fp32" "--grad-precision bf16" "--offload off" "--lora 8"
