@@ -1,6 +1,9 @@
 #include <errno.h>
+#include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/arena.h"
 #include "base/limits.h"
@@ -56,10 +59,10 @@ static void print_rates_of(const char *precision, const char *kind, const struct
     printf("  %s %-27s", precision, kind);
     for (uint32_t i = 0; i < r->n; i++) {
         double rate = r->at[i].per_second;
-        printf(" %9.4g %s", rate / (bytes || rate < 1e12 ? 1e9 : 1e12),
-               bytes         ? "GB/s"
-               : rate < 1e12 ? "Gop/s"
-                             : "Top/s");
+        if (bytes)
+            printf(" %13s/s", shore__format_size((uint64_t)rate).text);
+        else
+            printf(" %9.4g %s", rate / (rate < 1e12 ? 1e9 : 1e12), rate < 1e12 ? "Gop/s" : "Top/s");
         if (r->at[i].rows) printf(" (%u rows)", r->at[i].rows);
     }
     putchar('\n');
@@ -162,6 +165,31 @@ static int measure(const struct args *a, struct shore_machine **out, struct shor
     return rc;
 }
 
+/* Before a minute of measuring: whether its result can be written. */
+static int check_out(const char *path, struct shore_diag *diag) {
+    char *copy = path ? strdup(path) : NULL;
+    int rc = copy && access(dirname(copy), W_OK) ? shore__fail_errno(diag, path, "cannot be written") : 0;
+    free(copy);
+    return rc;
+}
+
+static int find(const struct args *a, const char *name, struct shore_machine **m, struct shore_diag *diag) {
+    struct stat st;
+    struct shore_diag why;
+    int rc = check_out(a->out, diag);
+    if (rc) return rc;
+    if (name && stat(name, &st) == 0 && S_ISDIR(st.st_mode))
+        return shore__fail(diag, SHORE_EUSAGE, "%s is a directory: 'longshore machine --drive %s' measures it", name,
+                           name);
+    if (name) return shore_machine_read(name, m, diag);
+    if (!a->kept) return measure(a, m, diag);
+    rc = shore_machine_kept(m, &why);
+    if (rc == SHORE_EMISSING && !getenv("LONGSHORE_MACHINE"))
+        return shore__fail(diag, rc, "%s: 'longshore machine --drive PATH' measures this machine", why.text);
+    if (rc) *diag = why;
+    return rc;
+}
+
 static int run(const struct shore__parsed *parsed, void *args) {
     const struct args *a = args;
     const char *name = parsed->positional[0];
@@ -176,9 +204,7 @@ static int run(const struct shore__parsed *parsed, void *args) {
             puts(name);
         return SHORE__EXIT_DONE;
     }
-    int rc = name      ? shore_machine_read(name, &m, &diag)
-             : a->kept ? shore_machine_kept(&m, &diag)
-                       : measure(a, &m, &diag);
+    int rc = find(a, name, &m, &diag);
     if (!rc) rc = write_out(a, m, &diag);
     if (!rc && !a->json) print(m);
     shore_machine_free(m);

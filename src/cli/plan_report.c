@@ -55,7 +55,9 @@ static void end_parts(unsigned nth) {
 }
 
 static const char *rate_text(double per_second, char *out, size_t bytes) {
-    if (per_second < 100)
+    if (per_second > 0 && per_second < 0.001)
+        snprintf(out, bytes, "less than 0.001");
+    else if (per_second < 100)
         snprintf(out, bytes, "%.3g", per_second);
     else
         snprintf(out, bytes, "%s", shore__format_count((uint64_t)(per_second + 0.5)).text);
@@ -78,8 +80,10 @@ static void print_class(const struct shore__forecast *w, enum shore__memory_clas
 static void print_memory(const struct shore__plan_report *r) {
     const struct shore__outlook *o = r->outlook;
     const struct shore__forecast *w = &o->forecast;
-    row("budget", "%s; at least %s; no faster from %s on", shore__format_size_up(w->budget_bytes).text,
+    row("budget", "%s; at least %s; no faster from %s on", shore__format_size(w->budget_bytes).text,
         shore__format_size_up(w->minimum_bytes).text, shore__format_size_up(r->useful_bytes).text);
+    if (w->budget_bytes < o->settings->memory_bytes)
+        row("", "%s has no more memory that can be pinned", o->machine->name);
     row("memory", "%s at most", shore__format_size(w->peak_bytes).text);
     if (!o->facts.one_memory)
         row("", "%s of it on the GPU (which has %s), %s pinned",
@@ -108,7 +112,7 @@ static void print_time(const struct shore__plan_report *r) {
         [SHORE_LANE_COMPUTE] = "computing",    [SHORE_LANE_BUS_IN] = "to the GPU",
         [SHORE_LANE_BUS_OUT] = "from the GPU", [SHORE_LANE_LINK_IN] = "to drives",
         [SHORE_LANE_LINK_OUT] = "from drives", [SHORE_LANE_DRIVE_READ] = "reading",
-        [SHORE_LANE_DRIVE_WRITE] = "writing",  [SHORE_LANE_DRIVE_MIXED] = "both",
+        [SHORE_LANE_DRIVE_WRITE] = "writing",  [SHORE_LANE_DRIVE_MIXED] = "both at once",
         [SHORE_LANE_DRIVE_UPDATE] = "updates", [SHORE_LANE_HOST_UPDATE] = "host updates",
         [SHORE_LANE_COMMIT] = "commit"};
     const struct shore__outlook *o = r->outlook;
@@ -137,7 +141,7 @@ static void print_changes(const struct shore__plan_report *r) {
     puts("\nWhat a change would buy, in tokens a second:");
     for (uint32_t i = 0; i < r->what_ifs; i++) {
         const struct shore__forecast *x = &r->what_if[i].forecast;
-        printf("  %-38s%14s a step%9s%6.2fx\n", r->what_if[i].change, shore__format_seconds(x->step_seconds).text,
+        printf("  %-40s%14s a step%9s%6.2fx\n", r->what_if[i].change, shore__format_seconds(x->step_seconds).text,
                rate_text(x->tokens_per_second, rate, sizeof rate),
                w->tokens_per_second > 0 ? x->tokens_per_second / w->tokens_per_second : 0);
     }

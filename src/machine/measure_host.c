@@ -18,6 +18,7 @@
 #include "drive/probe/speed.h"
 #include "machine/machine.h"
 #include "near/update.h"
+#include "storage/blockio.h"
 #include "storage/volume.h"
 #include "storage/whereabouts.h"
 
@@ -112,7 +113,8 @@ static int measure_files(struct shore_machine *m, uint32_t i, const char *text, 
     struct stat st;
     char *beside = NULL;
     bool there = stat(text, &st) == 0;
-    int rc = shore__whereabouts(text, &lie[i], diag);
+    int rc = shore__file_may_be_made(text, diag);
+    if (!rc) rc = shore__whereabouts(text, &lie[i], diag);
     if (!rc && lie[i].ground == SHORE__GROUND_DEVICE)
         rc = shore__fail(diag, SHORE_EUSAGE,
                          "%s: a block device, which would be overwritten: name a directory on one like it", text);

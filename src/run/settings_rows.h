@@ -72,7 +72,7 @@
     ROW(TEXT, "drive-speeds", drive_speeds, MADE, NULL, false, 0, 0, "A,B,...", \
         "speeds of the drives (2,1 or 2.8GB,1.4GB), which decide their shares; otherwise measured") \
     ROW(SIZE, "memory", memory_bytes, RESOURCE, 0, false, 0, UINT64_MAX, "SIZE", \
-        "the budget, a promise about resident memory; otherwise half of the machine's, at most what is useful") \
+        "the budget, a promise about resident memory; otherwise half of the machine's, or less if all fits") \
     ROW(TEXT, "max-writes-per-day", max_writes, RESOURCE, NULL, false, 0, 0, "SIZE", \
         "what the drives may write in a day, together (2TB), or each (2TB,1TB): the plan saves writes, and steps " \
         "wait where that is not enough; none: any")

@@ -10,7 +10,11 @@ says() { if grep -qE -- "$2" "$place/log"; then ok "$1"; else fail "$1: no '$2'"
 listing() { (cd "$place/drive" && find . -printf '%p %s %y\n' | sort); }
 before=$(listing)
 
-refused "nothing is kept yet" "was not measured" machine --kept
+refused "nothing is kept yet" "was not measured: 'longshore machine --drive PATH' measures" machine --kept
+refused "a result that cannot be written" "none/here.json: cannot be written" machine --out "$place/none/here.json"
+refused "a drive that is not mounted" "$place/none: nothing is there: mount the drive" machine --drive "$place/none"
+[ ! -e "$kept" ] && ok "nor is anything kept" || fail "a refused measurement was kept"
+refused "a drive that is no machine" "is a directory: 'longshore machine --drive $place/drive'" machine "$place/drive"
 start=$SECONDS
 "$LONGSHORE" machine --json --out "$place/here.json" --drive "$place/drive" "$place/drive/other.volume" ram: \
     >"$place/json" 2>"$place/log" </dev/null || fail "machine ended with $?: $(cat "$place/log")"

@@ -83,6 +83,9 @@ must plan "${shape[@]}" --machine gpu-24gb --json
 documented "plan" "$place/log"
 sound "a GPU"
 same "by place" "$(adds places)" "$(key peak_bytes)"
+must plan "${shape[@]}" --machine gpu-24gb --memory 32GiB
+grep -q "^budget  *29.80 GiB; at least" "$place/log" && grep -q "^ *gpu-24gb has no more memory that can be pinned$" "$place/log" &&
+    ok "a budget that is cut says so" || fail "the budget is cut in silence"
 
 # Adapters: the base is only read.
 must plan "${shape[@]}" --memory 160MiB --json
@@ -114,6 +117,7 @@ refused "adapters wider than the model" "--lora 257: a rank is at most the model
 refused "adapters in the program" "--lora does not go with train" train "${shape[@]}" --lora 4
 merge shape --batch 0
 refused "a batch of nothing" "--batch takes a whole number from 1" plan "${merged[@]}"
+refused "drives that live for nothing, without a unit" "--tbw is 600 B: give .*600TB" plan "${shape[@]}" --tbw 600
 refused "drives that live for nothing" "--tbw takes a size" plan "${shape[@]}" --tbw 0
 refused "a drive that may write nothing" "a step alone writes .*--moments 8bit" plan "${shape[@]}" --max-writes-per-day 1MiB
 refused "as train does" "a step alone writes .*--moments 8bit" "${train[@]}" --max-writes-per-day 1MiB --out "$place/no"
