@@ -121,7 +121,7 @@ must train --init "$place/wide.json" --data "$place/text" --steps 4 --batch 2 --
 grep -q "step 4/4  slow: ssh://far.*/w.volume works .* times as long" "$place/log" && ok "a drive that crawls is named" ||
     fail "a drive that crawls is not named"
 must train "${common[@]}" --drive "$place/local/e.volume" "unix:$socket:e.volume" --stop-at 1 --out "$place/equal"
-grep -q "measured" "$place/log" && fail "what shares a device is measured" || ok "what shares a device is not measured"
+grep -q "measured for placement" "$place/log" && fail "what shares a device is measured" || ok "what shares a device is not measured"
 
 # It stays away: the run gives up with a message, and resumes later.
 must train "${common[@]}" --drive "ssh://far$place/served/away.volume" --stop-at 3 --out "$place/away"
