@@ -33,6 +33,7 @@ OTHER = {
     "managed_gradient_accumulation": False,
     "longshore.run": "/other/run",
     "longshore.memory": "1GiB",
+    "longshore.memory_of": "process",
     "longshore.gpu_memory": "1GiB",
     "longshore.pinned_memory": "64MiB",
     "longshore.drives": ["/other"],
