@@ -153,10 +153,10 @@ struct shore__written shore__format_seconds(double seconds) {
         uint64_t s = (uint64_t)llround(seconds);
         if (s < 3600)
             snprintf(out.text, sizeof out.text, "%u min %u s", (unsigned)(s / 60), (unsigned)(s % 60));
-        else if (s < 86400)
+        else if (s < SHORE__DAY_SECONDS)
             snprintf(out.text, sizeof out.text, "%u h %u min", (unsigned)(s / 3600), (unsigned)(s / 60 % 60));
         else
-            snprintf(out.text, sizeof out.text, "%llu d %u h", (unsigned long long)(s / 86400),
+            snprintf(out.text, sizeof out.text, "%llu d %u h", (unsigned long long)(s / SHORE__DAY_SECONDS),
                      (unsigned)(s / 3600 % 24));
     }
     return out;

@@ -52,6 +52,8 @@ double shore__median(double *values, size_t count);
 /* The value that a quarter of them lie below, for times that other work on the machine prolongs. The same otherwise. */
 double shore__lower_quartile(double *values, size_t count);
 
+#define SHORE__DAY_SECONDS 86400
+
 /* CLOCK_MONOTONIC, or a test's clock, set while it had no other thread; NULL: back to the former. */
 uint64_t shore__now_ns(void);
 void shore__set_clock(uint64_t (*now_ns)(void));

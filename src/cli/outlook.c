@@ -9,8 +9,6 @@
 #include "plan/budget.h"
 #include "train/train.h"
 
-enum { DAY_SECONDS = 86400 };
-
 /* ---- rates ------------------------------------------------------------------------------------------------------- */
 
 /* Drives that the machine does not describe. */
@@ -78,12 +76,10 @@ static int find_budget(const struct shore__outlook *o, bool at_least, uint64_t *
     const struct shore__forecast *least = &o->forecast;
     uint64_t asked = o->settings->memory_bytes, has = o->named ? o->machine->host_memory : 0;
     if (at_least && asked && asked < least->minimum_bytes) asked = least->minimum_bytes;
-    if (has && asked > has)
-        return shore__fail(diag, SHORE_EBUDGET, "a budget of %s is more than the memory of %s, %s",
-                           shore__format_size_up(asked).text, o->machine->name, shore__format_size(has).text);
     int rc = !o->named || (!has && !asked)
                  ? shore_budget(asked, least->minimum_bytes, least->comfortable_bytes, budget, diag)
-                 : shore__budget_of(has, asked, least->minimum_bytes, least->comfortable_bytes, budget, diag);
+                 : shore__budget_of(o->machine->name, has, asked, least->minimum_bytes, least->comfortable_bytes,
+                                    budget, diag);
     uint64_t pinned = o->facts.one_memory ? 0 : o->machine->pinned_memory;
     /* beside a device, nearly all of the host's memory is pinned */
     if (pinned && *budget > pinned && pinned >= least->minimum_bytes) *budget = pinned;
@@ -100,7 +96,7 @@ static int hold_back(struct shore__outlook *o, struct shore_diag *diag) {
                            "a step alone writes %s, and --max-writes-per-day lets the drives write %s: --moments 8bit "
                            "writes less, and so may more --memory; a larger --batch writes less for each token",
                            shore__format_size(w->drive_write_bytes).text, shore__format_size((uint64_t)most).text);
-    seconds = (double)w->drive_write_bytes * DAY_SECONDS / most;
+    seconds = (double)w->drive_write_bytes * SHORE__DAY_SECONDS / most;
     if (seconds <= w->step_seconds) return 0;
     w->step_seconds = seconds;
     w->tokens_per_second = (double)o->facts.batch.rows / seconds;

@@ -6,15 +6,13 @@
 #include "base/units.h"
 #include "cli/outlook.h"
 
-enum { DAY_SECONDS = 86400 };
-
 static double written_per_day(const struct shore__forecast *w) {
-    return w->step_seconds > 0 ? (double)w->drive_write_bytes / w->step_seconds * DAY_SECONDS : 0;
+    return w->step_seconds > 0 ? (double)w->drive_write_bytes / w->step_seconds * SHORE__DAY_SECONDS : 0;
 }
 
 /* Days until the drive that wears fastest has written so much. */
 static double days_until(const struct shore__forecast *w, uint64_t tbw_bytes) {
-    double per_day = w->step_seconds > 0 ? (double)w->drive_write_most_bytes / w->step_seconds * DAY_SECONDS : 0;
+    double per_day = w->step_seconds > 0 ? (double)w->drive_write_most_bytes / w->step_seconds * SHORE__DAY_SECONDS : 0;
     return per_day > 0 ? (double)tbw_bytes / per_day : 0;
 }
 
@@ -124,7 +122,7 @@ static void print_time(const struct shore__plan_report *r) {
         if (w->lane_seconds[lane] >= 0.0005) part(&nth, names[lane], shore__format_seconds(w->lane_seconds[lane]).text);
     end_parts(nth);
     row("tokens", "%s a second, %s a day", rate_text(w->tokens_per_second, rate, sizeof rate),
-        shore__format_count((uint64_t)(w->tokens_per_second * DAY_SECONDS)).text);
+        shore__format_count((uint64_t)(w->tokens_per_second * SHORE__DAY_SECONDS)).text);
     row("moved", "  %14s%14s%14s", "over the link", "read", "written");
     for (int c = 0; c < SHORE__MOVED_CLASSES; c++)
         print_moved(moves[c], &w->moved[c]);

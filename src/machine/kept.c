@@ -11,7 +11,6 @@
 #include "files/atomic.h"
 #include "machine/machine.h"
 
-#define DAY_SECONDS (24 * 3600)
 #define DAYS_MOST 90
 #define MEMORY_DIFFERS 0.02 /* what the kernel keeps for itself changes with its version */
 
@@ -32,7 +31,7 @@ static const char *stale(const struct shore_machine *m, char *why, size_t bytes)
     struct shore_machine here;
     shore__machine_here(&here);
     double memory = (double)m->host_memory, now = (double)here.host_memory;
-    double days = (double)(here.measured - m->measured) / DAY_SECONDS;
+    double days = (double)(here.measured - m->measured) / SHORE__DAY_SECONDS;
     if (m->format != SHORE__MACHINE_FORMAT)
         snprintf(why, bytes, "another version of the program wrote it");
     else if (strcmp(m->processor, here.processor) != 0)

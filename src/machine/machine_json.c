@@ -50,7 +50,7 @@ static const struct {
     [RATE] = {1, 1e18, SIZE},
     [ELEMENTS] = {1, 1e18, SIZE},
     [CAPACITY] = {1, 1e18, SIZE},
-    [SECONDS] = {0, 86400, "a number from 0 to 86400"},
+    [SECONDS] = {0, SHORE__DAY_SECONDS, "a number from 0 to 86400"},
     [FACTOR] = {1, 1e6, "a number from 1 to 1e+06"},
     [COUNT] = {1, 65536, "a whole number from 1 to 65536"},
     [BUFFERS] = {2, 16, "a whole number from 2 to 16"},

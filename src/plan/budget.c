@@ -54,8 +54,8 @@ int shore__budget_too_little(uint64_t asked, const char *memory, const char *wha
                        shore__format_size_up(minimum).text, doubt);
 }
 
-int shore__budget_of(uint64_t machine, uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_t *budget,
-                     struct shore_diag *diag) {
+int shore__budget_of(const char *name, uint64_t machine, uint64_t asked, uint64_t minimum, uint64_t comfortable,
+                     uint64_t *budget, struct shore_diag *diag) {
     char least[64] = "";
     if (asked == 0) {
         asked = machine / 2;
@@ -65,15 +65,15 @@ int shore__budget_of(uint64_t machine, uint64_t asked, uint64_t minimum, uint64_
     if (asked < minimum) return shore__budget_too_little(asked, "memory", "this model", minimum, diag);
     if (machine && asked > machine) {
         if (minimum) snprintf(least, sizeof least, " (minimum %s)", shore__format_size_up(minimum).text);
-        return shore__fail(diag, SHORE_EBUDGET, "a budget of %s is more than the memory of this machine, %s%s",
-                           shore__format_size_up(asked).text, shore__format_size(machine).text, least);
+        return shore__fail(diag, SHORE_EBUDGET, "a budget of %s is more than the memory of %s, %s%s",
+                           shore__format_size_up(asked).text, name, shore__format_size(machine).text, least);
     }
     *budget = asked;
     return 0;
 }
 
 int shore_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_t *budget, struct shore_diag *diag) {
-    return shore__budget_of(shore__machine_memory_bytes(), asked, minimum, comfortable, budget, diag);
+    return shore__budget_of("this machine", shore__machine_memory_bytes(), asked, minimum, comfortable, budget, diag);
 }
 
 int shore__budget_measured(uint64_t asked, uint64_t needed, struct shore_diag *diag) {

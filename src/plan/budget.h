@@ -17,9 +17,9 @@ uint64_t shore__reserve_bytes(const struct shore__process *process);
 /* The most for a process whose resident memory was measured before primitives and libraries were used. */
 uint64_t shore__reserve_measured_bytes(uint64_t resident);
 
-/* shore_budget() on a machine with so much memory; 0: unknown. */
-int shore__budget_of(uint64_t machine, uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_t *budget,
-                     struct shore_diag *diag);
+/* shore_budget() on a machine of this name with so much memory; 0: unknown. */
+int shore__budget_of(const char *name, uint64_t machine, uint64_t asked, uint64_t minimum, uint64_t comfortable,
+                     uint64_t *budget, struct shore_diag *diag);
 /* shore_budget() if the need was measured in this process: names a minimum that is also enough for the next process. */
 int shore__budget_measured(uint64_t asked, uint64_t needed, struct shore_diag *diag);
 

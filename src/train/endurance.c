@@ -6,8 +6,6 @@
 #include "base/units.h"
 #include "train/trainer.h"
 
-enum { DAY_SECONDS = 86400 };
-
 /* Of a drive, or of all together. */
 struct written {
     uint64_t most;  /* bytes a day; 0: any */
@@ -77,7 +75,7 @@ static uint64_t due_ns(struct trainer *t, unsigned beyond) {
     for (uint32_t i = 0; i <= e->ndrives; i++) {
         const struct written *w = &e->of[i];
         double bytes = (double)(count(t, i) - w->start) + w->step * beyond;
-        double seconds = w->most ? bytes * DAY_SECONDS / (double)w->most : 0;
+        double seconds = w->most ? bytes * SHORE__DAY_SECONDS / (double)w->most : 0;
         if (seconds > latest) latest = seconds;
     }
     return e->start_ns + (uint64_t)(latest * 1e9);
