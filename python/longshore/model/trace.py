@@ -77,7 +77,6 @@ class Unit:
     forward: list = field(default_factory=list)  # of Work
     backward: list = field(default_factory=list)  # of Work; with what checkpoints compute again
     saved_bytes: int = 0  # of storages that autograd saves here first, without parameters, buffers and the batch
-    saved_input_bytes: int = 0  # the part of them that are inputs of the unit
     saved_sizes: list = field(default_factory=list)  # bytes of each of them
     boundary_bytes: int = 0  # of its inputs that other units have made, from which it can be computed again
     output_bytes: int = 0  # of its outputs
@@ -91,11 +90,6 @@ class Unit:
     backward_waits_bytes: int = 0
     before_bytes: int = 0  # what earlier units have saved as it begins
     seconds: dict = field(default_factory=dict)  # of "forward" and "backward", once a step was measured
-
-    @property
-    def inner_bytes(self):
-        """What autograd saves beside the unit's inputs: what computing it again makes anew."""
-        return self.saved_bytes - self.saved_input_bytes
 
 
 @dataclass
@@ -328,8 +322,6 @@ class _Recorder(DispatchMode):
             self.live[True] += found[0]
             unit.saved_bytes += found[0]
             unit.saved_sizes.append(found[0])
-            # of those that were there before: the unit's inputs
-            unit.saved_input_bytes += found[0] * (_storage(t) in self.counted)
         return t
 
     # ---- operations
