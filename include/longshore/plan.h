@@ -21,8 +21,8 @@
  *   group, as soon as one is free. If it stays, the update behind an operation sends it there.
  * - What is made, moves and is read later leaves behind its maker, and comes back before its readers, through its
  *   group's buffers. Several tensors of a group are used one after the other.
- * - What is made, moves and is never read (a piece of gradient) holds its buffer until the work behind its maker took
- * it.
+ * - What is made, moves and is never read (a piece of gradient) holds its buffer until the work behind its maker
+ *   took it.
  * - Work behind operations: what the next step needs first goes first. Its readers wait for what it changes.
  * - The commit follows the work behind the last operation. The next step overlaps it until the first operation that
  *   makes a piece of gradient.
@@ -92,7 +92,8 @@ struct shore_tensor {
     uint64_t margin;      /* of an amount: it exists only where the budget is so far above the minimum */
     bool whole;           /* of an amount: all of it or the least, and nothing between */
     enum shore_lane saves_lane; /* of an amount: where what it has saves work; */
-    double saves;               /* so many units of work a step for a byte. 0: it saves what no lane counts */
+    double saves;               /* so many units of work a step for a byte; of SHORE_LANE_COMPUTE: seconds. 0: it saves
+                                   what no lane counts */
     uint32_t again;             /* 1 + the operation whose computing is repeated for what does not stay; 0: none */
     uint32_t again_parts; /* of so many parts of that operation's computing, this tensor, or all of an amount, is one;
                              0: 1 */

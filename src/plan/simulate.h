@@ -1,8 +1,8 @@
 /* Time of a step: one event simulation over lanes says when each operation runs, and how long a step takes once steps
- * follow each other. src/plan/README.md says how time is read from a program.
+ * follow each other. longshore/plan.h says how time is read from a program.
  *
- *     shore__simulation_open(program, machine, one_memory, &schedule, &diag)     once
- *     shore__simulate(schedule, fates, &timeline)                              for each choice of fates
+ *     shore__simulation_open(program, machine, one_memory, &simulation, &diag)     once
+ *     shore__simulate(simulation, fates, &times)                                   for each choice of fates
  *
  * It reads no clock: the same program, machine and fates take the same time everywhere. */
 #ifndef SHORE_PLAN_SIMULATE_H

@@ -1,7 +1,8 @@
 """Descriptions of machines: this one's as it is kept, one of a file, and what `python -m longshore machine` adds to the
 program's measurement: how fast PyTorch multiplies here, and the accelerator.
 
-docs/machines.md has the format. A plan of the package counts with "torch" of "compute", the program's with "products".
+docs/outputs.md ("machine") has the format. A plan of the package counts with "torch" of "compute", the program's with
+"products".
 """
 
 from __future__ import annotations
