@@ -189,6 +189,7 @@ static int check_sizes(const struct shore_program *p, struct shore_diag *diag) {
             (unsigned)t->saves_lane >= SHORE_LANES)
             return shore__fail(diag, -EINVAL, "tensor %u of a program has no name, or an unknown way, place or lane",
                                i);
+        if (t->buffers && t->ways) return shore__fail(diag, -EINVAL, "%s %u: buffers have no ways", t->name, t->index);
         if (t->place == SHORE_PLACE_BOTH && t->margin)
             return shore__fail(diag, -EINVAL, "%s %u: what needs a margin lies in one place", t->name, t->index);
         if (t->again > p->nops)

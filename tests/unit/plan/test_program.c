@@ -212,6 +212,7 @@ static void members_that_cannot_be_are_refused(void **state) {
         {{.saves_lane = SHORE_LANES}, unknown},
         {{.again = OPERATIONS + 1}, "its computing is that of an operation that the program lacks"},
         {{.with = MANY}, "goes with a tensor that the program does not have"},
+        {{.buffers = true, .ways = SHORE_WAY_KEEP}, "buffers have no ways"},
         {{.place = SHORE_PLACE_BOTH, .margin = 1}, "what needs a margin lies in one place"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
