@@ -82,7 +82,7 @@ static int find_budget(const struct shore__outlook *o, bool at_least, uint64_t *
                                     budget, diag);
     uint64_t pinned = o->facts.one_memory ? 0 : o->machine->pinned_memory;
     /* beside a device, nearly all of the host's memory is pinned */
-    if (pinned && *budget > pinned && pinned >= least->minimum_bytes) *budget = pinned;
+    if (!rc && pinned && *budget > pinned && pinned >= least->minimum_bytes) *budget = pinned;
     return rc;
 }
 
