@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/units.h"
 #include "plan/simulate.h"
 
 #define SIMULATIONS_MOST 600u /* of a small program */
 #define SIMULATED_USES 3e6    /* of all simulations of a large one */
 #define SIMULATIONS_LEAST 100u
 #define HALVINGS 7u
-#define DAY_SECONDS 86400
 #define SAME 1e-9  /* a smaller share of a step is no difference */
 #define SLACK 1e-4 /* nor is this one, where memory is left that nothing else needs */
 
@@ -49,8 +49,8 @@ struct search {
 static struct score score_of(const struct shore_plan *plan) {
     struct score score = {.seconds = plan->times.step_seconds, .written = plan->times.drive_write_bytes};
     double most = plan->options.written_bytes_per_day_most;
-    if (most > 0 && (double)score.written / most * DAY_SECONDS > score.seconds)
-        score.seconds = (double)score.written / most * DAY_SECONDS;
+    if (most > 0 && (double)score.written / most * SHORE__DAY_SECONDS > score.seconds)
+        score.seconds = (double)score.written / most * SHORE__DAY_SECONDS;
     score.cost = score.seconds;
     for (int l = 0; l < SHORE_LANES; l++)
         score.cost += plan->times.lane_seconds[l] * WORK;

@@ -345,7 +345,7 @@ void shore__simulate(struct shore__simulation *s, const struct shore__fate *fate
     struct run r = {.s = s};
     *out = (struct shore_plan_times){.size = sizeof *out, .bound = SHORE_LANE_COMPUTE};
     shore__simulation_apply(s, fate);
-    for (double last = 0; r.step < SHORE__SIMULATED_STEPS; r.step++) {
+    for (double last = 0; r.step < STEPS_MOST; r.step++) {
         begin_step(&r);
         for (uint32_t o = 0; o < s->program->nops; o++)
             run_operation(&r, o);

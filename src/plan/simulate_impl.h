@@ -6,10 +6,7 @@
 #include "plan/simulate.h"
 
 #define SHORE__NONE UINT32_MAX
-enum {
-    STEPS_LEAST = 3,
-    SHORE__SIMULATED_STEPS = 8
-}; /* until a step is like the one before, and so like all later ones */
+enum { STEPS_LEAST = 3, STEPS_MOST = 8 }; /* until a step is like the one before, and so like all later ones */
 
 /* Lanes of the host, by number; those of each class of drives are behind them. */
 enum { LANE_BUS_IN, LANE_BUS_OUT, LANE_BUS_BOTH, LANE_LINK_IN, LANE_LINK_OUT, LANE_HOST_UPDATE, LANES_OF_HOST };

@@ -376,9 +376,9 @@ static void divide(struct shore__simulation *s, struct room *r) {
     s->groups = carve(r, n, sizeof *s->groups);
     s->where = carve(r, 2 * n, sizeof *s->where);
     s->left = carve(r, n, sizeof *s->left);
-    s->job_at = carve(r, SHORE__SIMULATED_STEPS * ops, sizeof *s->job_at);
-    s->done = carve(r, SHORE__SIMULATED_STEPS * ops * lanes, sizeof *s->done);
-    s->queues = carve(r, SHORE__SIMULATED_STEPS * ops * lanes, sizeof *s->queues);
+    s->job_at = carve(r, STEPS_MOST * ops, sizeof *s->job_at);
+    s->done = carve(r, STEPS_MOST * ops * lanes, sizeof *s->done);
+    s->queues = carve(r, STEPS_MOST * ops * lanes, sizeof *s->queues);
 }
 
 /* Finds the lanes that work behind operations takes, and those of them that share cores with operations. */
@@ -386,7 +386,7 @@ static void find_busy(struct shore__simulation *s) {
     for (uint32_t i = 0; i < s->nlanes; i++) {
         struct lane *l = &s->lane[i];
         bool updates = i == LANE_LINK_IN || i == LANE_LINK_OUT || i == LANE_BUS_IN || i == LANE_BUS_BOTH;
-        l->done = s->done + (size_t)i * SHORE__SIMULATED_STEPS * (s->program->nops + 1);
+        l->done = s->done + (size_t)i * STEPS_MOST * (s->program->nops + 1);
         l->queue = s->queues + (l->done - s->done);
         if (l->behind_seconds <= 0 && !updates) continue;
         s->busy[s->nbusy++] = l;

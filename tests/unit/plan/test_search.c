@@ -1,5 +1,6 @@
 /* The search, on random programs and machines: no policy makes a shorter step, no budget is exceeded, and the same
  * program has the same plan. */
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <setjmp.h>
@@ -131,6 +132,12 @@ static double planned(const struct shore_program *program, struct shore_plan_opt
     struct shore_plan *plan = plan_with(program, options, &times), *other = plan_with(program, options, &again);
     assert_memory_equal(&times, &again, sizeof times);
     assert_memory_equal(plan->fate, other->fate, program->ntensors * sizeof *plan->fate);
+    double begin, end, last = 0;
+    for (uint32_t o = 0; o < program->nops; o++, last = end) {
+        assert_int_equal(shore_plan_operation(plan, o, &begin, &end), 0);
+        assert_true(begin >= last && end >= begin && end <= times.step_seconds * (1 + 1e-9));
+    }
+    assert_int_equal(shore_plan_operation(plan, program->nops, &begin, &end), -EINVAL);
     shore_plan_close(other);
     shore_plan_close(plan);
     *best = INFINITY;
