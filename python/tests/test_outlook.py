@@ -40,7 +40,7 @@ def said(caplog, what):
 def test_the_second_step_is_measured_and_the_plan_held_against_the_truth(tmp_path, caplog):
     _, core = trained(tmp_path / "run", models.tokens(5))
     (text,) = said(caplog, "takes about")
-    assert text.startswith("a step of 24 tokens takes about ") and "bound by" in text
+    assert text.startswith("a step of 24 tokens takes about ") and "bound by" in text and "gpu" not in text
     assert core.outlook.planned > 0 and len(core.outlook.took) == 3
     (truth,) = said(caplog, "by plan")
     assert truth.startswith("a step took ") and "(median of 3)" in truth

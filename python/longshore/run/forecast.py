@@ -355,7 +355,7 @@ def table(figures):
         ("disk", size(figures["disk_bytes"])),
         (
             "a step",
-            f"{seconds(figures['step_seconds'])}, bound by {figures['bound']}: {_listed(figures['lanes'], seconds)}",
+            f"{seconds(figures['step_seconds'])}, bound by {lane(figures['bound'])}: {_lanes(figures['lanes'])}",
         ),
         ("tokens", f"{number(rate)} a second, {number(rate * DAY_SECONDS)} a day"),
         ("moved", f"{link} over the link, {read} read, {written} written"),
@@ -382,6 +382,15 @@ def seconds(value):
 def number(value):
     """A number for people: whole, or of three digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def lane(name):
+    """A lane for people. "gpu" is whatever computes."""
+    return "computing" if name == "gpu" else name.replace("_", " ")
+
+
+def _lanes(lanes):
+    return _listed({lane(name): work for name, work in lanes.items()}, seconds)
 
 
 def _listed(parts, said):
