@@ -32,6 +32,7 @@ struct drift {
     double open_seconds;           /* that opening the trainer took */
     double step_before, step_now;  /* of the whole step, as in struct figure */
     uint32_t steps, off, rest;     /* seen; the last ones in a row that drifted; steps until it is looked at again */
+    bool told;                     /* that no other plan is better */
     struct shore_machine *machine; /* whose plan is better; NULL: none is */
     char *why;                     /* for the run's record */
     uint32_t n;
@@ -181,6 +182,10 @@ bool shore__drift_plans_again(struct trainer *t, uint64_t steps_left) {
     bool better = pays(d, old, new, steps_left);
     d->off = 0;
     d->rest = REST_STEPS;
+    if (!better && !d->told && *what) {
+        train_note(t, "planned again, since %s: no other plan saves enough time", what);
+        d->told = true;
+    }
     return better && asprintf(&d->why, "planned again, since %s: by simulation, a step takes %s instead of %s", what,
                               shore__format_seconds(new).text, shore__format_seconds(old).text) > 0;
 }

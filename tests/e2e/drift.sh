@@ -15,6 +15,13 @@ machine slow 10 ''
 must train "${common[@]}" --stop-at 24 --memory 512MiB --drive ram: --out "$place/plain"
 wanted=$(digest)
 
+# With memory for everything there is no better plan, which it says once.
+machine third 60 ', "slower-after": 7, "slower-by": 3'
+must train --init "$place/config.json" --data "$place/text" --batch 2 --seq-len 64 --steps 30 --memory 512MiB \
+    --emulate "$place/third.json" --drive "$place/d2" --out "$place/third"
+same "told" "$(grep -cE 'planned again, since .*/d2.* takes [0-9.]+ times as long.*: no other plan saves' "$place/log")" 1
+grep -q '"what": "planned again' "$place/third/run.json" && fail "it records a plan that it has not taken" || ok "same plan"
+
 # moved MACHINE MEMORY: bytes that a step moves, by the plan for it
 moved() {
     "$LONGSHORE" plan "${common[@]}" --emulate "$place/$1.json" --drive "$place/d1" --memory "$2" --json 2>"$place/log" |
