@@ -115,8 +115,9 @@ void shore_program_free(struct shore_program *program);
  * Ownership: the name outlives the program. */
 uint32_t shore_program_operation(struct shore_program *program, const char *name);
 /* Adds to the work behind an operation, for which no operation of this step waits: the way of a gradient, and the
- * update that it makes. In SHORE_LANE_COMMIT: bytes written in the end. drive: of a drive's lane, which drive of the
- * fleet; otherwise 0. Units of work: see lane.h. */
+ * update that it makes. lane: any but SHORE_LANE_COMPUTE, which shore_program_computes() is for; in SHORE_LANE_COMMIT,
+ * bytes written in the end. drive: of a drive's lane, which drive of the fleet; otherwise 0. Units of work: see lane.h.
+ */
 void shore_program_costs(struct shore_program *program, uint32_t operation, enum shore_lane lane, uint32_t drive,
                          uint64_t work);
 

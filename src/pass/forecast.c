@@ -133,19 +133,16 @@ static uint64_t padding(const struct shore__facts *f, const struct shore__train_
     return kept + (moves ? (uint64_t)((double)fetched * (double)(moves - crosses) / (double)moves) : 0);
 }
 
-/* Bytes that a program moves in a lane, whatever the plan: all, or of one drive. */
-static uint64_t behind(const struct shore_program *p, enum shore_lane lane, uint32_t drive) {
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < p->ncosts; i++)
-        if (p->cost[i].lane == lane && (drive == UINT32_MAX || p->cost[i].drive == drive)) bytes += p->cost[i].work;
-    return bytes;
+/* Bytes that a program moves in a lane, whatever the plan. */
+static uint64_t behind(const struct shore__train_plan *p, enum shore_lane lane) {
+    return shore__program_work(p->program, lane, SHORE__ALL_DRIVES);
 }
 
 /* What the drive that writes most writes: of updates its own share, of what moves as much of the rest. */
-static uint64_t written_most(const struct shore__facts *f, const struct shore_program *p, uint64_t all) {
-    uint64_t updates = behind(p, SHORE_LANE_DRIVE_WRITE, UINT32_MAX), most = 0;
+static uint64_t written_most(const struct shore__facts *f, const struct shore__train_plan *p, uint64_t all) {
+    uint64_t updates = behind(p, SHORE_LANE_DRIVE_WRITE), most = 0;
     for (uint32_t d = 0; d < f->drives.ndrives; d++) {
-        uint64_t own = behind(p, SHORE_LANE_DRIVE_WRITE, d);
+        uint64_t own = shore__program_work(p->program, SHORE_LANE_DRIVE_WRITE, d);
         if (own > most) most = own;
     }
     return updates ? (uint64_t)((double)all * (double)most / (double)updates) : all / f->drives.ndrives;
@@ -158,21 +155,18 @@ static void fill_times(const struct shore__facts *f, const struct shore__train_p
     out->bound = times.bound;
     out->drive_read_bytes = times.drive_read_bytes;
     out->drive_write_bytes = times.drive_write_bytes;
-    uint64_t moved = times.drive_write_bytes - behind(p->program, SHORE_LANE_DRIVE_WRITE, UINT32_MAX) -
-                     behind(p->program, SHORE_LANE_COMMIT, UINT32_MAX);
-    uint64_t read = times.drive_read_bytes - behind(p->program, SHORE_LANE_DRIVE_READ, UINT32_MAX);
+    uint64_t moved = times.drive_write_bytes - behind(p, SHORE_LANE_DRIVE_WRITE) - behind(p, SHORE_LANE_COMMIT);
+    uint64_t read = times.drive_read_bytes - behind(p, SHORE_LANE_DRIVE_READ);
     uint64_t back = read < moved ? read : moved; /* what left last may still be in its buffer */
     uint64_t fetched = read - back;
     out->link_bytes = times.link_bytes - padding(f, p, fetched);
-    uint64_t updates = behind(p->program, SHORE_LANE_LINK_IN, UINT32_MAX) +
-                       behind(p->program, SHORE_LANE_LINK_OUT, UINT32_MAX),
-             beside = updates + moved + back;
+    uint64_t updates = behind(p, SHORE_LANE_LINK_IN) + behind(p, SHORE_LANE_LINK_OUT), beside = updates + moved + back;
     out->moved[SHORE__MOVED_PARAMETERS].link = out->link_bytes > beside ? out->link_bytes - beside : 0;
     out->moved[SHORE__MOVED_PARAMETERS].read = fetched;
     out->moved[SHORE__MOVED_ACTIVATIONS] = (struct shore__moved_bytes){moved + back, back, moved};
     out->moved[SHORE__MOVED_UPDATES] =
         (struct shore__moved_bytes){updates, times.drive_read_bytes - read, times.drive_write_bytes - moved};
-    out->drive_write_most_bytes = written_most(f, p->program, times.drive_write_bytes);
+    out->drive_write_most_bytes = written_most(f, p, times.drive_write_bytes);
     out->tokens_per_second = out->step_seconds > 0 ? (double)f->batch.rows / out->step_seconds : 0;
 }
 

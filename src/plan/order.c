@@ -30,17 +30,10 @@ bool shore__outlasts(uint64_t operations, uint64_t bytes, const struct shore_mac
 /* Seconds of an operation's computing, or of all. */
 static double compute_seconds(const struct shore_plan *plan, uint32_t operation, bool all) {
     const struct shore_program *p = plan->program;
-    const struct shore_machine *machine = plan->options.machine;
     double seconds = 0;
-    for (uint32_t i = 0; i < p->ncosts; i++)
-        if (p->cost[i].lane == SHORE_LANE_COMPUTE && (all || p->cost[i].operation == operation))
-            seconds += product_seconds(machine, p->cost[i].work);
-    for (uint32_t i = 0; i < p->ncomputes; i++) {
-        const struct shore_computing *c = &p->computes[i].what;
-        if (!all && p->computes[i].operation != operation) continue;
-        seconds +=
-            c->seconds > 0 ? c->seconds : shore__machine_seconds(machine, c->kind, c->precision, c->rows, c->work);
-    }
+    for (uint32_t i = 0; i < p->ncomputes; i++)
+        if (all || p->computes[i].operation == operation)
+            seconds += shore__computing_seconds(&p->computes[i].what, plan->options.machine);
     return seconds;
 }
 
@@ -48,8 +41,9 @@ static double compute_seconds(const struct shore_plan *plan, uint32_t operation,
  * first to activations, which need not be computed again; otherwise to parameters, which need not be fetched again. */
 static bool outlasts(const struct shore_plan *plan) {
     const struct shore_program *p = plan->program;
-    uint64_t moved = shore__program_work(p, SHORE_LANE_DRIVE_READ) + shore__program_work(p, SHORE_LANE_DRIVE_WRITE) +
-                     shore__program_work(p, SHORE_LANE_DRIVE_MIXED);
+    uint64_t moved = shore__program_work(p, SHORE_LANE_DRIVE_READ, SHORE__ALL_DRIVES) +
+                     shore__program_work(p, SHORE_LANE_DRIVE_WRITE, SHORE__ALL_DRIVES) +
+                     shore__program_work(p, SHORE_LANE_DRIVE_MIXED, SHORE__ALL_DRIVES);
     return moved && compute_seconds(plan, 0, true) > drive_seconds(plan->options.machine, (double)moved);
 }
 

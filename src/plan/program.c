@@ -7,6 +7,7 @@
 
 #include "base/diag.h"
 #include "base/sized.h"
+#include "machine/machine.h"
 
 #define NOBODY UINT32_MAX
 #define BYTES_MOST (UINT64_C(1) << 56) /* of a tensor, or of all: a larger size has overflowed */
@@ -102,12 +103,15 @@ void shore_program_changes(struct shore_program *p, uint32_t operation, uint32_t
     use(p, SHORE__CHANGES, operation, tensor);
 }
 
-uint64_t shore__program_work(const struct shore_program *p, enum shore_lane lane) {
+double shore__computing_seconds(const struct shore_computing *c, const struct shore_machine *machine) {
+    return c->seconds > 0 ? c->seconds : shore__machine_seconds(machine, c->kind, c->precision, c->rows, c->work);
+}
+
+uint64_t shore__program_work(const struct shore_program *p, enum shore_lane lane, uint32_t drive) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < p->ncosts; i++)
-        if (p->cost[i].lane == lane) sum += p->cost[i].work;
-    for (uint32_t i = 0; lane == SHORE_LANE_COMPUTE && i < p->ncomputes; i++)
-        if (p->computes[i].what.kind != SHORE_WORK_ROWS) sum += p->computes[i].what.work;
+        if (p->cost[i].lane == lane && (drive == SHORE__ALL_DRIVES || p->cost[i].drive == drive))
+            sum += p->cost[i].work;
     return sum;
 }
 

@@ -37,7 +37,11 @@ struct shore_program {
  * shore_plan_open(). */
 int shore__program_check(const struct shore_program *program, struct shore__lifetime *live, struct shore_diag *diag);
 
-/* Work of all operations in a lane; of a drive's lane: on all drives. */
-uint64_t shore__program_work(const struct shore_program *program, enum shore_lane lane);
+/* Seconds that computing takes: as measured, or by the machine's rates (NULL: assumed). */
+double shore__computing_seconds(const struct shore_computing *computing, const struct shore_machine *machine);
+
+/* Work behind all operations in a lane; of a drive's lane, of this drive, or of all together. */
+#define SHORE__ALL_DRIVES UINT32_MAX
+uint64_t shore__program_work(const struct shore_program *program, enum shore_lane lane, uint32_t drive);
 
 #endif

@@ -158,8 +158,7 @@ static void add_computing(struct shore__simulation *s, const struct shore_machin
     for (uint32_t i = 0; i < p->ncomputes; i++) {
         const struct shore_computing *c = &p->computes[i].what;
         struct timed_operation *op = &s->op[p->computes[i].operation];
-        double seconds =
-            c->seconds > 0 ? c->seconds : shore__machine_seconds(m, c->kind, c->precision, c->rows, c->work);
+        double seconds = shore__computing_seconds(c, m);
         op->seconds += seconds;
         if (c->kind == SHORE_WORK_ROWS) op->rows_seconds += seconds;
     }
