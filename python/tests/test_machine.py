@@ -30,7 +30,7 @@ def empty(monkeypatch, tmp_path):
 def test_a_machine_that_nobody_measured_is_assumed_and_says_so(empty):
     found = machine.of(None)
     assert not found.named and found.handle() == ffi.NULL
-    assert found.said.startswith("rates are assumed (") and "python -m longshore machine" in found.said
+    assert found.said.startswith("assumed rates: ") and "python -m longshore machine" in found.said
 
 
 def test_machines_of_files_and_descriptions_are_named(tmp_path):

@@ -11,7 +11,7 @@ from torch import nn
 import longshore
 import models
 from longshore import native
-from longshore.run import planning
+from longshore.run import plan_table, planning
 from test_trace import ConvNet
 
 MIB = 1 << 20
@@ -39,6 +39,11 @@ def config_of(directory):
     return directory
 
 
+def unwrapped(found):
+    """The table's words."""
+    return " ".join(str(found).split())
+
+
 def test_a_plan_has_the_keys_of_the_programs_and_adds_up():
     found = longshore.plan(models.gpt2(), tokens(), memory="64MiB")
     sums = ("step_seconds", "tokens_per_second", "minimum_bytes", "useful_bytes", "peak_bytes", "disk_bytes")
@@ -52,9 +57,27 @@ def test_a_plan_has_the_keys_of_the_programs_and_adds_up():
     assert len(found["what_if"]) == len({change["change"] for change in found["what_if"]}) == CHANGES
     assert all(change["step_seconds"] > 0 for change in found["what_if"])
     assert found["minimum_bytes"] <= found["useful_bytes"]
-    assert "assumed" in found["rates"] and found["rates"] in str(found)
+    assert "assumed" in found["rates"] and found["rates"] in unwrapped(found)
     assert json.loads(json.dumps(found)) == found
     assert "e+0" not in str(found)
+    assert max(map(len, str(found).splitlines())) <= 80
+
+
+def test_the_table_reads_as_the_programs():
+    found = longshore.plan(models.gpt2(), tokens(), machine=MACHINE, memory="64MiB", tbw=1)
+    slow = type(found)({**found, "step_seconds": 3661.0, "bound": "drive_mixed", "tokens_per_second": 1e-5})
+    text = str(slow)
+    assert "a step      1 h 1 min, bound by the drives\n" in text and "  activations " in text
+    assert "less than 0.001 a second" in text and "lasts less than 0.001 days" in text
+    assert "gpu" not in text and "drive_" not in text
+    assert all(line.endswith("x") for line in text.split("a second:\n")[1].splitlines())
+
+
+def test_every_lane_has_words():
+    lanes = {native.text(native.lib.shore_lane_name(lane)) for lane in range(native.lib.SHORE_LANES)}
+    assert lanes == set(plan_table.LANES)
+    told = {0.0004: "0 ms", 0.3: "300 ms", 1.25: "1.2 s", 70.0: "1 min 10 s", 7260.0: "2 h 1 min", 90000.0: "1 d 1 h"}
+    assert {value: plan_table.seconds(value) for value in told} == told
 
 
 def test_wrap_takes_the_minimum_and_refuses_a_mebibyte_less(tmp_path):
@@ -179,7 +202,7 @@ def test_what_cannot_be_traced_is_planned_from_its_blocks_and_said():
 
     found = longshore.plan(Reads(), torch.randn(4, 8))
     assert len(found["notes"]) == 1 and "planned from its blocks" in found["notes"][0]
-    assert found["notes"][0] in str(found) and found["step_seconds"] > 0
+    assert found["notes"][0] in unwrapped(found) and found["step_seconds"] > 0
 
 
 def test_what_values_decide_is_said():
@@ -230,7 +253,8 @@ def test_the_command_prints_what_the_function_returns(tmp_path, capsys):
     assert "What a change would buy" in capsys.readouterr().out
     assert planning.main([*given[:-4], "--memory", "1MiB"]) == 2
     assert "minimum" in capsys.readouterr().err
-    assert planning.main([str(tmp_path / "nowhere")]) == 1
+    assert planning.main([str(tmp_path / "nowhere")]) == 2
+    assert capsys.readouterr().err.count("plan:") == 1
 
 
 def test_python_m_longshore_plan(tmp_path):

@@ -15,9 +15,9 @@ from ..drives.layout import Layout
 from ..errors import BudgetError
 from ..native import lib
 from . import memory_plan, shared_budget
+from .plan_table import DAY_SECONDS, table
 from .process_memory import minimum_bytes
 
-DAY_SECONDS = 86400
 NO_FASTER = 1.01  # a budget is useful as long as more memory makes a step faster than this
 USEFUL_PARTS = 32  # of which one is close enough
 LORA_RANK = 16
@@ -226,7 +226,7 @@ CHANGES = {
     "one more drive, {drives}": _more_drives,
     "a link twice as fast": _faster_link,
     "8-bit moments": _smaller_moments,
-    "gradients compressed to 1 %": _compressed,
+    "compressed gradients, 1 %": _compressed,
     "a batch twice as large": _larger_batch,
     f"LoRA of rank {LORA_RANK}": _lora,
 }
@@ -330,68 +330,3 @@ def forecast(cases, tbw=None):
         figures["models"] = parts
     figures["plan_seconds"] = time.perf_counter() - began
     return Forecast(figures)
-
-
-# ---- for people ------------------------------------------------------------------------------------------------------
-
-
-def table(figures):
-    """The figures as a table."""
-    size, moved = native.readable, ("link_bytes", "drive_read_bytes", "drive_write_bytes")
-    link, read, written = (size(figures[key]) for key in moved)
-    kept, again, away = (size(figures["activations"][key]) for key in ("kept", "recomputed", "offloaded"))
-    rate = figures["tokens_per_second"]
-    rows = [
-        ("model", f"{figures['model']}: {figures['parameters']:,} parameters"),
-        ("batch", f"{figures['tokens']:,} tokens"),
-        ("machine", figures["rates"]),
-        (
-            "budget",
-            f"{size(figures['budget_bytes'])}; at least {size(figures['minimum_bytes'], up=True)}; no faster "
-            f"from {size(figures['useful_bytes'], up=True)} on",
-        ),
-        ("peak", f"{size(figures['peak_bytes'])}: {_listed(figures['memory'], size)}"),
-        ("activations", f"{kept} kept, {again} computed again, {away} on drives"),
-        ("disk", size(figures["disk_bytes"])),
-        (
-            "a step",
-            f"{seconds(figures['step_seconds'])}, bound by {lane(figures['bound'])}: {_lanes(figures['lanes'])}",
-        ),
-        ("tokens", f"{number(rate)} a second, {number(rate * DAY_SECONDS)} a day"),
-        ("moved", f"{link} over the link, {read} read, {written} written"),
-        (
-            "wear",
-            f"{size(figures['written_bytes_per_day'])} written a day"
-            + (f"; a drive lasts {figures['days_until_tbw']:.3g} days" if "days_until_tbw" in figures else ""),
-        ),
-        *(("note", note) for note in figures["notes"]),
-    ]
-    lines = [f"{label:12}{text}" for label, text in rows]
-    lines += ["", "What a change would buy, in tokens a second:"]
-    for change in figures["what_if"]:
-        gain = change["tokens_per_second"] / rate if rate else 0
-        lines.append(f"  {change['change']:38}{seconds(change['step_seconds']):>12} a step{gain:8.2f}x")
-    return "\n".join(lines)
-
-
-def seconds(value):
-    """A time for people."""
-    return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"
-
-
-def number(value):
-    """A number for people: whole, or of three digits."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def lane(name):
-    """A lane for people. "gpu" is whatever computes."""
-    return "computing" if name == "gpu" else name.replace("_", " ")
-
-
-def _lanes(lanes):
-    return _listed({lane(name): work for name, work in lanes.items()}, seconds)
-
-
-def _listed(parts, said):
-    return ", ".join(f"{name} {said(value)}" for name, value in parts.items() if value)

@@ -91,8 +91,12 @@ def of(asked):
     try:
         made = native.made("struct shore_machine *", lib.shore_machine_kept)
     except MissingError as why:
-        return Machine({}, f"rates are assumed ({why}; `python -m longshore machine` measures them)")
-    return Machine(described(ffi.gc(made, lib.shore_machine_free)), "rates as `longshore machine` has measured them")
+        return Machine({}, f"assumed rates: {why}; 'python -m longshore machine --drive PATH' measures them")
+    found = described(ffi.gc(made, lib.shore_machine_free))
+    said = "rates as measured on this machine" if "measured" in found else f"rates of {found['name']}"
+    if "measured" in found and "torch" not in found.get("compute", {}):
+        said += ", but not with PyTorch: 'python -m longshore machine' does that"
+    return Machine(found, said)
 
 
 # ---- measuring -------------------------------------------------------------------------------------------------------
@@ -225,13 +229,18 @@ def main(program, arguments):
     return 0
 
 
+def operations(rate):
+    """Operations a second for people, as the program writes them."""
+    return f"{rate / 1e9:.4g} Gop/s" if rate < 1e12 else f"{rate / 1e12:.4g} Top/s"
+
+
 def _said(described, device):
     rates, bus, gpu = described["compute"]["torch"], described.get("bus", {}), described.get("gpu", {})
     lines = [f"PyTorch on {device}:"]
     for kind, of in rates.items():
-        unit = "GB/s" if kind == "rows" else "Gop/s"
         fastest = {p: max(r for _, r in rate) if isinstance(rate, list) else rate for p, rate in of.items()}
-        lines.append(f"  {kind:20}" + "".join(f" {p} {rate / 1e9:.4g} {unit}" for p, rate in fastest.items()))
+        told = {p: f"{native.readable(r)}/s" if kind == "rows" else operations(r) for p, r in fastest.items()}
+        lines.append(f"  {kind:20}" + "".join(f"  {p} {text}" for p, text in told.items()))
     lines += [f"  memory {native.readable(gpu['memory'])}"] if "memory" in gpu else []
     lines += [f"  pinned memory {native.readable(gpu['pinned'])}"] if "pinned" in gpu else []
     lines += [f"  bus {way} {native.readable(rate)}/s" for way, rate in bus.items()]

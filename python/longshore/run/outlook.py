@@ -15,7 +15,7 @@ from ..errors import LongshoreError
 from ..model.slots import divide
 from ..native import lib
 from .device_memory import larger, sizes
-from .forecast import lane, seconds
+from .plan_table import LANES, seconds
 from .sleep import sleep, wake
 
 FASTER = 0.95  # another division of the budget is worth it from this part of the time on
@@ -68,7 +68,7 @@ class Outlook:
             f" of {tokens:,} tokens" if tokens else "",
             seconds(self.planned),
             again,
-            lane(native.text(lib.shore_lane_name(now.times.bound))),
+            LANES[native.text(lib.shore_lane_name(now.times.bound))][1],
         )
 
     def _apply(self, division):

@@ -260,9 +260,13 @@ def main(arguments):
     parser.add_argument("model", help="directory with a config.json, or such a file")
     parser.add_argument("--batch", type=int, default=SEQUENCE[0], metavar="S", help="sequences of a step")
     parser.add_argument("--seq-len", type=int, metavar="T", help="tokens of each")
-    parser.add_argument("--machine", metavar="FILE", help="describes the machine, instead of this one")
+    parser.add_argument(
+        "--machine",
+        metavar="NAME|FILE",
+        help="another machine: one that 'longshore machine --list' names, or a description",
+    )
     parser.add_argument("--drives", type=int, metavar="N", help="number of drives")
-    parser.add_argument("--tbw", metavar="SIZE", help="bytes that a drive may write in its life")
+    parser.add_argument("--tbw", metavar="SIZE", help="what a drive may write in its life (600TB)")
     parser.add_argument("--json", action="store_true", help="prints JSON")
     for name in ("memory", "gpu-memory", "pinned-memory", "optimizer", "storage", "moments", "activations", "device"):
         parser.add_argument(f"--{name}", metavar="X", help=f"wrap()'s {name.replace('-', '_')}=")
@@ -276,8 +280,9 @@ def main(arguments):
         most = getattr(model.config, "max_position_embeddings", None) or SEQUENCE[1]
         found = plan(model, (sequences, length or min(SEQUENCE[1], most)), **given)
     except (LongshoreError, ValueError, OSError) as failure:
-        print(f"python -m longshore plan: {native.first_line(failure)}", file=sys.stderr)
-        return 2 if getattr(failure, "code", None) == lib.SHORE_EBUDGET else 1
+        why = native.first_line(failure).removeprefix("longshore.plan: ")
+        print(f"python -m longshore plan: {why}", file=sys.stderr)
+        return 2
     found = forecast.Forecast({**found, "model": name})
     print(json.dumps(dict(found)) if as_json else found)
     return 0
