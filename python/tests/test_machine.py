@@ -73,7 +73,7 @@ def test_pytorchs_rates_have_the_form_of_products(quick):
 
 def test_main_adds_to_what_the_program_measured_and_keeps_it(quick, empty, tmp_path, capsys):
     program = tmp_path / "program"
-    program.write_text(f"#!/bin/sh\necho '{json.dumps(PLAIN)}'\n")
+    program.write_text(f"#!/bin/sh\necho '{json.dumps({**PLAIN, 'measured': 1 << 40})}'\n")
     program.chmod(program.stat().st_mode | stat.S_IEXEC)
     assert machine.main(str(program), ["--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -82,3 +82,14 @@ def test_main_adds_to_what_the_program_measured_and_keeps_it(quick, empty, tmp_p
     assert machine.main(None, []) == 1 and "not installed" in capsys.readouterr().err
     program.write_text("#!/bin/sh\nexit 3\n")
     assert machine.main(str(program), []) == 3
+
+
+def test_main_that_measures_nothing_keeps_nothing(quick, empty, tmp_path, capsys):
+    program = tmp_path / "program"
+    for told in (json.dumps(PLAIN), json.dumps({**PLAIN, "measured": 1_600_000_000}), "a list"):
+        program.write_text(f"#!/bin/sh\necho '{told}'\n")
+        program.chmod(program.stat().st_mode | stat.S_IEXEC)
+        for arguments in (["another", "--json"], ["--list"]):
+            assert machine.main(str(program), arguments) == 0
+        assert capsys.readouterr().out == told + "\n"  # of --json; the other is the program's own
+    assert not (tmp_path / "longshore" / "machine.json").exists()

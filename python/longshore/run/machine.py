@@ -216,11 +216,16 @@ def main(program, arguments):
         print("python -m longshore machine: the program `longshore` is not installed, or not on PATH", file=sys.stderr)
         return 1
     as_json = "--json" in arguments
+    began = int(time.time())
     done = subprocess.run([program, "machine", *arguments], check=False, stdout=subprocess.PIPE if as_json else None)
-    if done.returncode or {"--help", "-h"} & {*arguments}:
+    try:
+        whole = json.loads(done.stdout) if as_json else of(None).described
+    except ValueError:  # help, or a list
+        whole = {}
+    if done.returncode or whole.get("measured", 0) < began:  # it told of a machine, and measured none
+        print(done.stdout.decode() if as_json else "", end="")
         return done.returncode
     device = placement.usable_accelerator() or torch.device("cpu")
-    whole = json.loads(done.stdout) if as_json else of(None).described
     whole.setdefault("compute", {})["torch"] = torch_rates(device)
     if device.type != "cpu":
         add_device(whole, device)
