@@ -53,7 +53,6 @@ static const char *rated(const char *disk, char *out, size_t bytes) {
 
 static const char *const kinds[SHORE_WORKS] = {"product",   "product, gradient of input", "product, of weight",
                                                "attention", "attention, backward",        "row operations"};
-static const char *const precisions[SHORE_PRECISIONS] = {"fp32", "bf16", "fp16", "tf32", "fp8"};
 
 static void print_rates_of(const char *precision, const char *kind, const struct shore__rates *r, bool bytes) {
     printf("  %s %-27s", precision, kind);
@@ -74,10 +73,10 @@ static void print_rates(const struct shore_machine *m) {
         bool equal = m->rate[0][p].n > 0;
         for (int kind = 0; kind < SHORE_WORK_ROWS; kind++)
             equal = equal && memcmp(&m->rate[0][p], &m->rate[kind][p], sizeof m->rate[0][p]) == 0;
-        if (equal) print_rates_of(precisions[p], "products and attention", &m->rate[0][p], false);
+        if (equal) print_rates_of(shore__precision_names[p], "products and attention", &m->rate[0][p], false);
         for (int kind = equal ? SHORE_WORK_ROWS : 0; kind < SHORE_WORKS; kind++)
             if (m->rate[kind][p].n)
-                print_rates_of(precisions[p], kinds[kind], &m->rate[kind][p], kind == SHORE_WORK_ROWS);
+                print_rates_of(shore__precision_names[p], kinds[kind], &m->rate[kind][p], kind == SHORE_WORK_ROWS);
     }
 }
 

@@ -78,6 +78,9 @@ struct shore_machine {
 /* shore_machine_parse() of a document. json: taken over. */
 int shore__machine_from_json(json_t *json, const char *name, struct shore_machine **out, struct shore_diag *diag);
 
+/* As descriptions have them. */
+extern const char *const shore__precision_names[SHORE_PRECISIONS];
+
 /* What this machine has, without rates. */
 void shore__machine_here(struct shore_machine *out);
 

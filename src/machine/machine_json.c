@@ -22,7 +22,7 @@ static const char *const work_names[SHORE_WORKS] = {
     [SHORE_WORK_ATTENTION_BACKWARD] = "attention_backward",
     [SHORE_WORK_ROWS] = "rows",
 };
-static const char *const precision_names[SHORE_PRECISIONS] = {
+const char *const shore__precision_names[SHORE_PRECISIONS] = {
     [SHORE_PRECISION_FP32] = "fp32", [SHORE_PRECISION_BF16] = "bf16", [SHORE_PRECISION_FP16] = "fp16",
     [SHORE_PRECISION_TF32] = "tf32", [SHORE_PRECISION_FP8] = "fp8",
 };
@@ -293,7 +293,7 @@ static int read_products(const struct spot *given, const json_t *json, const cha
     if (json && !json_is_object(json)) return wrong(given, name, "is not an object in braces");
     snprintf(object, sizeof object, "\"%s\"", name);
     p.object = object;
-    memcpy(names, precision_names, sizeof precision_names);
+    memcpy(names, shore__precision_names, sizeof shore__precision_names);
     memcpy(names + SHORE_PRECISIONS, work_names, sizeof work_names);
     for (int kinds = 0; kinds <= all; kinds++)
         json_object_foreach((json_t *)(uintptr_t)json, key, value) {
@@ -405,7 +405,8 @@ static json_t *products_json(const rates_of *rates, double scale) {
     for (int kind = 0; kind < SHORE_WORKS; kind++) {
         json_t *of = json_object();
         for (int p = 0; p < SHORE_PRECISIONS; p++)
-            if (rates[kind][p].n) json_object_set_new(of, precision_names[p], rates_json(&rates[kind][p], scale));
+            if (rates[kind][p].n)
+                json_object_set_new(of, shore__precision_names[p], rates_json(&rates[kind][p], scale));
         add(products, work_names[kind], of);
     }
     return products;
