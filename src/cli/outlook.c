@@ -25,7 +25,9 @@ static void choose_device(struct shore_machine *m, bool gpu, struct shore__plan_
     struct shore__rates *rate = &m->rate[0][0];
     if (!m->gpu_memory) return;
     if (!gpu)
-        shore__append(out->from, sizeof out->from, m->measured ? "; train computes on its processor" : ", of its GPU");
+        shore__append(out->from, sizeof out->from,
+                      m->measured ? "; train computes on its processor"
+                                  : "'s GPU, though train computes on the processor");
     if (!gpu) m->gpu_memory = 0;
     for (int i = 0; gpu && m->measured && i < SHORE_WORKS * SHORE_PRECISIONS; i++)
         if (torch[i].n) rate[i] = torch[i];
@@ -218,7 +220,8 @@ static bool compressed(const struct shore__outlook *o, struct changed *c) {
 static bool larger_batch(const struct shore__outlook *o, struct changed *c) {
     c->settings.batch *= 2;
     SAY(c, "a batch of %u", c->settings.batch);
-    return true;
+    /* seconds of a step are those of its batch alone */
+    return !(c->machine.forward_seconds > 0 || c->machine.backward_seconds > 0);
 }
 
 /* Adapters alone, or all parameters. */

@@ -156,7 +156,8 @@ void shore__plan_print(const struct shore__plan_report *r) {
     snprintf(machine, sizeof machine, "%s%s", r->rates,
              !o->machine           ? "; 'longshore machine --drive PATH' measures them"
              : o->facts.one_memory ? ""
-                                   : "; a step computes on its GPU, as from Python");
+                                   : "; a step computes on its GPU, which train cannot do yet: "
+                                     "'python -m longshore plan' says what the package takes");
     sentence("machine", machine);
     print_memory(r);
     row("disk", "%s on %zu drive%s", shore__format_size(o->forecast.disk_bytes).text, s->drives.count,

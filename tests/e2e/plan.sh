@@ -72,11 +72,17 @@ done
 same "a model that does not fit the drives" $rc 2
 grep -q "too little room on the drives: needs .*, has " "$place/log" && ok "is refused" || fail "no room is said"
 
+# Seconds of a step say nothing of another batch.
+echo '{"name": "timed", "compute": {"forward": 0.1, "backward": 0.2}}' >"$place/timed.json"
+must plan "${shape[@]}" --machine "$place/timed.json"
+grep -q "a batch of" "$place/log" && fail "a batch that costs nothing" || ok "no gain is made up"
+grep -q "one more drive" "$place/log" && ok "other changes are told" || fail "no changes"
+
 # What was measured of this machine counts, unless another one is named.
 LONGSHORE_MACHINE=$place/machine.json must plan "${shape[@]}"
 grep -q "^machine .*rates of two drives$" "$place/log" && ok "kept rates" || fail "not the kept rates"
 must plan "${shape[@]}" --machine gpu-24gb
-grep -q "^machine .*rates of gpu-24gb; a step computes on its GPU, as from Python$" "$place/log" && ok "a known machine" || fail "not the known machine"
+grep -q "^machine .*rates of gpu-24gb; a step computes on its GPU, which train" "$place/log" && ok "a known machine" || fail "not the known machine"
 
 true_of "a GPU has its own memory" "$(bytes "$(sed -nE 's/^ *([0-9.]+ [KMGT]iB) of it on the GPU.*/\1/p' "$place/log")") <= 24000000000"
 must plan "${shape[@]}" --machine gpu-24gb --json
