@@ -140,6 +140,12 @@ def test_activations_on_drives_are_written_and_read():
     assert away["memory"]["activations"] - native.size("32MiB") < kept["memory"]["activations"]
 
 
+def test_a_loss_in_slices_has_no_whole_logits():
+    plain, sliced = (longshore.plan(models.llama(), (8, 64), fused_loss=fused) for fused in (False, True))
+    assert plain["memory"]["logits"] > 0 and sliced["memory"]["logits"] == 0
+    assert sliced["process_minimum_bytes"] <= plain["process_minimum_bytes"]
+
+
 def test_any_module_with_an_example_batch():
     for batch in ((torch.randn(4, 3, 16, 16),), torch.randn(4, 3, 16, 16), {"x": torch.randn(4, 3, 16, 16)}):
         found = longshore.plan(ConvNet(), batch, loss_fn=lambda output: output.square().mean())
@@ -221,6 +227,9 @@ BAD = {
     "positions": lambda: longshore.plan(models.gpt2(), (1, 1 << 30)),
     "batch='x'; it is an example batch": lambda: longshore.plan(models.gpt2(), "x"),
     "takes no colour=": lambda: longshore.plan(models.gpt2(), colour="red"),
+    "fused_loss=True is for a model of transformers": lambda: longshore.plan(
+        nn.Linear(4, 4), torch.randn(2, 4), fused_loss=True
+    ),
     "drives=0": lambda: longshore.plan(models.gpt2(), drives=0),
     'moments must be "fp32" or "8bit"': lambda: longshore.plan(models.gpt2(), moments="7bit"),
     "is not a size": lambda: longshore.plan(models.gpt2(), memory="much"),

@@ -110,9 +110,14 @@ def _case(model, batch, machine, loss_fn, given):
     trains = options.trains and any(block.trains for block in blocks)
     how.update({} if trains else {"trains": False})
     trace = _trace(model, batch, None if machine.named else device, loss_fn, options.layers, blocks)
-    whole = trace if device is None and trains and not trace.why else None
-    if whole and trace.has_loss and sliced_loss.chosen(model, options.fused_loss, True):
-        whole = with_sliced_loss(trace, model)
+    sliceable = trace.has_loss and not trace.why
+    in_slices = sliceable and sliced_loss.chosen(model, options.fused_loss, True)
+    sliced = with_sliced_loss(trace, model) if in_slices else trace
+    whole = sliced if device is None and trains and not trace.why else None
+    if sliced_loss.chosen(model, options.fused_loss) and sliceable:
+        *others, head = sliced.units
+        head = replace(head, backward_temporary_bytes=head.backward_most_bytes)
+        trace = replace(sliced, units=[*others, head])
     memory = None if options.memory is None else native.size(options.memory)
     room = 0 if options.activation_room is None else native.size(options.activation_room, "activation_room")
     budgets = _budgets(model, options, machine, device)
