@@ -61,6 +61,9 @@ int shore_size_parse(const char *text, uint64_t *bytes);
  * terminated. Threading: any. */
 const char *shore_size_say(uint64_t bytes, bool up, char *out, size_t out_bytes);
 
+/* A time for people: "12 ms", "1.2 s", "2 min 3 s". Units: seconds. Returns out, always terminated. Threading: any. */
+const char *shore_seconds_say(double seconds, char *out, size_t out_bytes);
+
 #ifdef __cplusplus
 }
 #endif

@@ -239,6 +239,11 @@ const char *shore_size_say(uint64_t bytes, bool up, char *out, size_t out_bytes)
     return out;
 }
 
+const char *shore_seconds_say(double seconds, char *out, size_t out_bytes) {
+    snprintf(out, out_bytes, "%s", shore__format_seconds(seconds).text);
+    return out;
+}
+
 struct shore__written shore__format_digest(const unsigned char digest[16]) {
     struct shore__written out;
     for (size_t i = 0; i < 16; i++)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from .. import native
+from ..native import ffi, lib
 
 DAY_SECONDS = 86400
 # By the names of lanes: what works there, and what a step is bound by.
@@ -70,16 +71,8 @@ def _pairs(parts):
 
 def seconds(value):
     """A time for people, as the program writes it."""
-    if value < 0.9995:
-        return f"{value * 1e3:.0f} ms"
-    if value < 59.95:
-        return f"{value:.1f} s"
-    minutes, rest = divmod(round(value), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours_left = divmod(hours, 24)
-    if not hours:
-        return f"{minutes} min {rest} s"
-    return f"{days} d {hours_left} h" if days else f"{hours} h {minutes} min"
+    out = ffi.new("char[]", 32)
+    return native.text(lib.shore_seconds_say(value, out, len(out)))
 
 
 def number(value):
