@@ -39,7 +39,9 @@ enum shore_work_kind {
     SHORE_WORK_PRODUCT_WEIGHT, /* backward: the gradient of the weights */
     SHORE_WORK_ATTENTION,
     SHORE_WORK_ATTENTION_BACKWARD,
-    SHORE_WORK_ROWS, /* norms, activation functions, sums: its work is the bytes that they move */
+    SHORE_WORK_ROWS,      /* norms, activation functions, sums: its work is the bytes that they move */
+    SHORE_WORK_FUNCTIONS, /* where a framework computes functions over rows: bytes that as much tanh would move */
+    SHORE_WORK_CALLS,     /* operations that a framework begins: their number */
     SHORE_WORKS
 };
 

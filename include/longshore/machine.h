@@ -55,9 +55,10 @@ struct shore_machine_options {
  * Errors: -ECANCELED, SHORE_EUSAGE (a block device, or no drive at all), -ENOSPC and others of I/O, -ENOMEM. */
 int shore_machine_measure(const struct shore_machine_options *options, struct shore_machine **out,
                           struct shore_diag *diag);
-/* Keeps the description for shore_machine_kept(), in place of the one before, in $XDG_CACHE_HOME/longshore/machine.json
- * or ~/.cache/longshore/machine.json. Durable: on return. Errors: SHORE_EMISSING (no home directory), those of I/O,
- * -ENOMEM. */
+/* Keeps the description for shore_machine_kept(), in place of the one before, of which what the package alone measures
+ * stays ("gpu", "bus", "torch" of "compute") if it is this machine's and the description has none. It is in
+ * $XDG_CACHE_HOME/longshore/machine.json or ~/.cache/longshore/machine.json. Durable: on return. Errors: SHORE_EMISSING
+ * (no home directory), those of I/O, -ENOMEM. */
 int shore_machine_keep(const struct shore_machine *machine, struct shore_diag *diag);
 
 /* The description as a text that shore_machine_parse() reads. Ownership: free() it. NULL: out of memory. */

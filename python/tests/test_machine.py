@@ -16,7 +16,15 @@ PLAIN = {"host": {"memory": 1 << 34}, "drives": [{"read": 1e9}], "compute": {"pr
 
 @pytest.fixture
 def quick(monkeypatch):
-    for name, value in {"ROWS": (2, 4), "WIDTH": 8, "HEADS": 1, "HEAD_WIDTH": 8, "LENGTH": 4, "SECONDS": 0.0}.items():
+    for name, value in {
+        "ROWS": (2, 4),
+        "WIDTH": 8,
+        "HEADS": 1,
+        "HEAD_WIDTH": 8,
+        "LENGTHS": (2, 4),
+        "MOVED_BYTES": 64,
+        "SECONDS": 0.0,
+    }.items():
         monkeypatch.setattr(machine, name, value)
 
 
@@ -66,7 +74,8 @@ def test_a_changed_machine_leaves_the_other_as_it_was():
 
 def test_pytorchs_rates_have_the_form_of_products(quick):
     rates = machine.torch_rates(torch.device("cpu"))
-    assert {*rates} == {"product", "product_input", "product_weight", "attention", "attention_backward", "rows"}
+    kinds = "product product_input product_weight attention attention_backward rows functions calls"
+    assert {*rates} == {*kinds.split()}
     assert [rows for rows, _ in rates["product"]["fp32"]] == [2, 4]
     machine.parsed({"compute": {"torch": rates}})
 

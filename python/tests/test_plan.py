@@ -51,7 +51,7 @@ def test_a_plan_has_the_keys_of_the_programs_and_adds_up():
     for key in (*sums, *moved):
         assert found[key] >= 0, key
     assert found["budget_bytes"] == 64 * MIB and found["tokens"] == 24
-    assert sum(found["memory"].values()) == found["peak_bytes"]
+    assert sum(found["memory"].values()) == found["peak_bytes"] and found["memory"]["process"] > 0
     assert set(found["activations"]) == {"kept", "recomputed", "offloaded"}
     assert found["bound"] in found["lanes"] and max(found["lanes"].values()) <= found["step_seconds"] * (1 + 1e-9)
     assert len(found["what_if"]) == len({change["change"] for change in found["what_if"]}) == CHANGES
@@ -159,7 +159,7 @@ def test_a_machines_memory_and_drives_count(tmp_path):
     assert found["budget_bytes"] == 32 << 30 and str(path) in found["rates"]
     assert "one more drive, 3" in [change["change"] for change in found["what_if"]]
     assert longshore.plan(models.gpt2(), tokens(), machine=MACHINE, memory="2TiB")["budget_bytes"] == 2 << 40
-    slow = {**MACHINE, "compute": {"products": {"fp32": 1e9}}}
+    slow = {**MACHINE, "compute": {"products": {"fp32": 1e7}}}
     assert longshore.plan(models.gpt2(), tokens(), machine=slow)["step_seconds"] > 4 * found["step_seconds"]
 
 

@@ -27,6 +27,9 @@ def saved_by(model, batch):
     return kept, output
 
 
+OTHERS = "rows", "functions", "calls"  # kinds that are no products
+
+
 def flops(model, batch):
     """Operations that PyTorch's counter sees in a step."""
     with FlopCounterMode(display=False) as counter:
@@ -36,7 +39,7 @@ def flops(model, batch):
 
 
 def products(trace):
-    return sum(w.work for unit in trace.units for w in unit.forward + unit.backward if w.kind != "rows")
+    return sum(w.work for unit in trace.units for w in unit.forward + unit.backward if w.kind not in OTHERS)
 
 
 def attention(trace):
@@ -115,10 +118,10 @@ def test_units_come_in_the_order_in_which_they_run():
 def test_works_of_a_layer_by_kind_and_rows():
     model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 4))
     first, second = tracing.trace(model, (torch.randn(6, 8),)).units
-    assert [(w.kind, w.precision, w.rows, w.work) for w in first.forward if w.kind != "rows"] == [
+    assert [(w.kind, w.precision, w.rows, w.work) for w in first.forward if w.kind not in OTHERS] == [
         ("product", "fp32", 6, 2 * 6 * 8 * 16)
     ]
-    found = {w.kind: (w.rows, w.work) for w in second.backward if w.kind != "rows"}
+    found = {w.kind: (w.rows, w.work) for w in second.backward if w.kind not in OTHERS}
     assert found == {"product_input": (6, 2 * 6 * 16 * 4), "product_weight": (6, 2 * 6 * 16 * 4)}
     assert not [w for w in first.backward if w.kind == "product_input"]  # nobody needs the batch's gradient
     with torch.autocast("cpu", torch.bfloat16):
@@ -132,7 +135,7 @@ def test_what_checkpoints_compute_again_counts_in_backward():
     kept, less = tracing.trace(plain.train(), tokens()), tracing.trace(again.train(), tokens())
     assert less.saved_bytes < kept.saved_bytes
     assert less.saved_bytes == saved_by(again, tokens())[0]
-    forward = sum(w.work for w in kept.units[1].forward if w.kind != "rows")
+    forward = sum(w.work for w in kept.units[1].forward if w.kind not in OTHERS)
     more = products(less) - products(kept)
     assert less.units[1].layer and math.isclose(more, 3 * forward, rel_tol=0.25)
     temporary = less.units[1].backward_temporary_bytes - kept.units[1].backward_temporary_bytes
@@ -246,3 +249,23 @@ def test_tokens_of_batches():
     assert tracing.tokens_of(tokens(3, 5)) == 15
     assert tracing.tokens_of((torch.randn(7, 3, 8, 8),)) == 7
     assert tracing.tokens_of({}) == 1
+
+
+def test_functions_calls_and_new_memory_count():
+    def works(model, batch):
+        unit = tracing.trace(model, batch).units[0]
+        return {(w.kind, w.rows): w.work for w in unit.forward}
+
+    few, many = (works(nn.Sequential(nn.Linear(8, 8), *[nn.Tanh()] * n), (torch.randn(4, 8),)) for n in (1, 3))
+    assert many["calls", 0] == few["calls", 0] + 2
+    assert many["functions", 1] - few["functions", 1] == 2 * (2 * 4 * 8 * 4)
+    rows = tracing.NEW_BYTES // tracing.ROW_BYTES
+    large = works(nn.Linear(8, 1024), (torch.empty(rows, 8, device="meta"),))
+    assert large["rows", rows] == tracing.NEW_BYTES
+    assert ("rows", rows) not in works(nn.Linear(8, 1024), (torch.empty(rows // 2, 8, device="meta"),))
+
+
+def test_a_larger_batch_makes_as_many_calls():
+    trace = tracing.trace(nn.Linear(8, 8), (torch.randn(4, 8),))
+    calls = [sum(w.work for w in t.units[0].forward if w.kind == "calls") for t in (trace, trace.times(2))]
+    assert calls[0] == calls[1] > 0

@@ -51,8 +51,14 @@ static const char *rated(const char *disk, char *out, size_t bytes) {
     return out;
 }
 
-static const char *const kinds[SHORE_WORKS] = {"product",   "product, gradient of input", "product, of weight",
-                                               "attention", "attention, backward",        "row operations"};
+static const char *const kinds[SHORE_WORKS] = {"product",
+                                               "product, gradient of input",
+                                               "product, of weight",
+                                               "attention",
+                                               "attention, backward",
+                                               "row operations",
+                                               "functions",
+                                               "calls"};
 
 static void print_rates_of(const char *precision, const char *kind, const struct shore__rates *r, bool bytes) {
     printf("  %s %-27s", precision, kind);

@@ -74,10 +74,35 @@ int shore_machine_kept(struct shore_machine **out, struct shore_diag *diag) {
     return rc;
 }
 
-int shore_machine_keep(const struct shore_machine *machine, struct shore_diag *diag) {
-    char *directory = kept_path(true), *path = kept_path(false), *text = shore_machine_json(machine);
+/* What only the package measures stays, if a measurement without it comes after. */
+static void take_from_kept(struct shore_machine *m, const char *path) {
+    static const struct shore__rates none[SHORE_WORKS][SHORE_PRECISIONS];
+    struct shore_machine *old;
+    struct shore_diag reason;
+    char why[256];
+    if (!path || shore_machine_read(path, &old, &reason)) return;
+    if (!stale(old, why, sizeof why)) {
+        if (memcmp(m->torch_rate, none, sizeof none) == 0) memcpy(m->torch_rate, old->torch_rate, sizeof none);
+        if (!m->gpu_memory && !m->pinned_memory) {
+            m->gpu_memory = old->gpu_memory;
+            m->pinned_memory = old->pinned_memory;
+        }
+        if (!(m->bus_in > 0 || m->bus_out > 0)) {
+            m->bus_in = old->bus_in;
+            m->bus_out = old->bus_out;
+            m->bus_both = old->bus_both;
+        }
+    }
+    shore_machine_free(old);
+}
+
+int shore_machine_keep(const struct shore_machine *given, struct shore_diag *diag) {
+    char *directory = kept_path(true), *path = kept_path(false), *text;
+    struct shore_machine machine = *given;
     struct shore__atomic file;
     int rc = 0;
+    take_from_kept(&machine, path);
+    text = shore_machine_json(&machine);
     if (!text)
         rc = shore__out_of_memory(diag);
     else if (!directory || !path)

@@ -6,6 +6,7 @@
 /* Until a machine is measured: a processor of some cores, and one fast drive. */
 #define OPERATIONS_PER_SECOND 400e9
 #define ROW_BYTES_PER_SECOND 20e9
+#define CALLS_PER_SECOND 200e3
 #define DRIVE_BYTES_PER_SECOND 2e9
 
 #define ANY_ROWS(rate) \
@@ -17,6 +18,7 @@ const struct shore_machine *shore__machine_assumed(void) {
         .scale = 1,
         .rate[SHORE_WORK_PRODUCT][SHORE_PRECISION_FP32] = ANY_ROWS(OPERATIONS_PER_SECOND),
         .rate[SHORE_WORK_ROWS][SHORE_PRECISION_FP32] = ANY_ROWS(ROW_BYTES_PER_SECOND),
+        .rate[SHORE_WORK_CALLS][SHORE_PRECISION_FP32] = ANY_ROWS(CALLS_PER_SECOND),
         .ndrives = 1,
         .drive = {{.mixed = DRIVE_BYTES_PER_SECOND, .host_computes = true}},
     };
@@ -45,6 +47,8 @@ static const unsigned char kinds[SHORE_WORKS][SHORE_WORKS] = {
     [SHORE_WORK_ATTENTION_BACKWARD] = {SHORE_WORK_ATTENTION_BACKWARD, SHORE_WORK_ATTENTION, SHORE_WORK_PRODUCT,
                                        SHORE_WORKS},
     [SHORE_WORK_ROWS] = {SHORE_WORK_ROWS, SHORE_WORKS},
+    [SHORE_WORK_FUNCTIONS] = {SHORE_WORK_FUNCTIONS, SHORE_WORK_ROWS, SHORE_WORKS},
+    [SHORE_WORK_CALLS] = {SHORE_WORK_CALLS, SHORE_WORKS},
 };
 /* The same of precisions. */
 static const unsigned char precisions[SHORE_PRECISIONS][SHORE_PRECISIONS] = {
@@ -68,7 +72,8 @@ double shore__machine_rate(const struct shore_machine *machine, enum shore_work_
             const struct shore__rates *r = &machine->rate[kinds[kind][k]][precisions[precision][p]];
             if (r->n) return at_rows(r, rows);
         }
-    if (kind == SHORE_WORK_ROWS && machine->memory_bandwidth > 0) return machine->memory_bandwidth;
+    if ((kind == SHORE_WORK_ROWS || kind == SHORE_WORK_FUNCTIONS) && machine->memory_bandwidth > 0)
+        return machine->memory_bandwidth;
     return shore__machine_rate(NULL, kind, precision, rows);
 }
 

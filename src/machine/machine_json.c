@@ -21,6 +21,8 @@ static const char *const work_names[SHORE_WORKS] = {
     [SHORE_WORK_ATTENTION] = "attention",
     [SHORE_WORK_ATTENTION_BACKWARD] = "attention_backward",
     [SHORE_WORK_ROWS] = "rows",
+    [SHORE_WORK_FUNCTIONS] = "functions",
+    [SHORE_WORK_CALLS] = "calls",
 };
 const char *const shore__precision_names[SHORE_PRECISIONS] = {
     [SHORE_PRECISION_FP32] = "fp32", [SHORE_PRECISION_BF16] = "bf16", [SHORE_PRECISION_FP16] = "fp16",

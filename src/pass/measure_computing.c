@@ -129,13 +129,13 @@ static int measure_rows(struct bench *b, enum shore_precision precision, struct 
     int rc = layer(b, b->weight[0]); /* the first brings pages and code into caches */
     while (!rc && n < SAMPLES && since < MOST_SECONDS && (n < 3 || since < ENOUGH_SECONDS)) {
         rc = stop && stop() ? -ECANCELED : layer(b, b->weight[n % LAYERS]);
-        for (int kind = 0; kind < SHORE_WORKS; kind++)
+        for (int kind = 0; kind <= SHORE_WORK_ROWS; kind++)
             sample[kind][n] = b->seconds[kind];
         n++;
         since = (double)(shore__now_ns() - begin) * 1e-9;
     }
     *slowest = since / (double)(n + 1);
-    for (int kind = 0; !rc && kind < SHORE_WORKS; kind++) {
+    for (int kind = 0; !rc && kind <= SHORE_WORK_ROWS; kind++) {
         struct shore__rates *r = &m->rate[kind][precision];
         r->at[r->n++] = (struct shore__rate_at){
             (uint32_t)b->rows, shore__four_digits(b->work[kind] / shore__lower_quartile(sample[kind], n))};

@@ -141,14 +141,14 @@ static void take_given_seconds(struct shore__simulation *s, const struct shore_m
     const struct shore_program *p = s->program;
     double sum[2] = {0, 0}, given[2] = {m->forward_seconds, m->backward_seconds};
     for (uint32_t i = 0; i < p->ncomputes; i++)
-        if (p->computes[i].what.kind != SHORE_WORK_ROWS)
+        if (p->computes[i].what.kind < SHORE_WORK_ROWS)
             sum[is_backward(p->computes[i].what.kind)] += (double)p->computes[i].what.work;
     for (uint32_t i = 0; i < s->program->nops; i++)
         s->op[i].seconds = 0;
     for (uint32_t i = 0; i < p->ncomputes; i++) {
         const struct shore_computing *c = &p->computes[i].what;
         bool back = is_backward(c->kind);
-        if (c->kind != SHORE_WORK_ROWS && sum[back] > 0)
+        if (c->kind < SHORE_WORK_ROWS && sum[back] > 0)
             s->op[p->computes[i].operation].seconds += given[back] * (double)c->work / sum[back];
     }
 }

@@ -49,6 +49,19 @@ PRECISION_OF = {torch.bfloat16: "bf16", torch.float16: "fp16"}  # others: fp32
 _NO_WORK = "detach lift_fresh _unsafe_view empty empty_like empty_strided new_empty new_empty_strided".split()
 _PICKS = "embedding", "index", "index_select", "gather"  # they read as much as they write
 _BATCHED = "bmm", "baddbmm"
+# that compute functions: bytes of tanh which take as long as one of theirs, on a processor
+_FUNCTIONS = {
+    **dict.fromkeys("tanh tan atan".split(), 1),
+    **dict.fromkeys("native_dropout bernoulli bernoulli_ multinomial normal_ uniform_ rand randn".split(), 2),
+    **dict.fromkeys("sin cos erf pow_scalar log1p gelu_backward".split(), 0.5),
+    **dict.fromkeys("exp log gelu softplus mish".split(), 0.3),
+    **dict.fromkeys("_softmax _log_softmax native_layer_norm native_group_norm native_batch_norm".split(), 0.2),
+    **dict.fromkeys("native_layer_norm_backward native_group_norm_backward sum".split(), 0.16),
+    **dict.fromkeys("_softmax_backward_data _log_softmax_backward_data sigmoid silu silu_backward".split(), 0.12),
+}
+ROW_BYTES = 4096  # of the rows by which rates of "rows" are known
+_ROWS_MOST = 4096  # the most of them that are measured with memory that is there
+NEW_BYTES = 32 << 20  # a processor's memory of this size is new each time, and the system clears it
 _FLOPS = {packet.__name__: count for packet, count in flop_registry.items()}
 for _way in ("", "_backward"):  # which older versions do not count on a CPU
     _flash = f"_scaled_dot_product_flash_attention{{}}{_way}"
@@ -61,10 +74,13 @@ _NO_NUMBER = 2**64 - 1  # of nodes that add up gradients
 class Work:
     """What a unit computes of one kind. The kinds and precisions are plan.h's, in small letters."""
 
-    kind: str  # "product", "product_input", "product_weight", "attention", "attention_backward" or "rows"
+    # "product", "product_input", "product_weight", "attention", "attention_backward", "rows", "functions" or "calls"
+    kind: str
     precision: str  # "fp32", "bf16", "fp16", "tf32" or "fp8"
     rows: int  # of the product, or that are read and written
-    work: int = 0  # 2 for each multiply-add; of "rows" the bytes that are read and written
+    # 2 for each multiply-add; of "rows" the bytes that are read and written, of "functions" those of as much tanh, of
+    # "calls" their number
+    work: int = 0
 
 
 @dataclass
@@ -115,7 +131,10 @@ class Trace:
         for unit in self.units:
             works = {
                 way: [
-                    replace(w, work=w.work * factor, rows=w.rows * (1 if "attention" in w.kind else factor)) for w in of
+                    w
+                    if w.kind == "calls"
+                    else replace(w, work=w.work * factor, rows=w.rows * (1 if "attention" in w.kind else factor))
+                    for w in of
                 ]
                 for way, of in (("forward", unit.forward), ("backward", unit.backward))
             }
@@ -164,7 +183,7 @@ def _traced(model, batch, device, loss_of, layers, taken):
         shorten(runs, taken)
         made = {id(t): _like(t, device) for t in _tensors(batch)}  # labels may be the inputs themselves
         batch = tree_map(lambda t: made.get(id(t), t), batch)
-        recorder = _Recorder(runs, batch, "fp32" if device.type == "cpu" else _fp32_products())
+        recorder = _Recorder(runs, batch, device)
         recorder.hook(runs, layers)
         with recorder, torch.autograd.graph.saved_tensors_hooks(recorder.pack, lambda t: t):
             _step(runs, batch, loss_of, recorder)
@@ -242,10 +261,10 @@ def _take(p):
 class _Recorder(DispatchMode):
     """Sees each operation, and writes it down for the unit that runs."""
 
-    def __init__(self, model, batch, precision):
-        """precision: that of products of float32."""
+    def __init__(self, model, batch, device):
         super().__init__()
-        self.precisions = {**PRECISION_OF, torch.float32: precision}
+        self.on_cpu = device.type == "cpu"  # a device computes while the processor calls
+        self.precisions = {**PRECISION_OF, torch.float32: "fp32" if self.on_cpu else _fp32_products()}
         self.logits, self.has_loss, self.guesses = (0, 0), False, {}
         config = getattr(model, "config", None)
         self.experts = next((n for name in _EXPERTS if (n := getattr(config, name, None))), 1)
@@ -335,6 +354,7 @@ class _Recorder(DispatchMode):
         except UnknownValue:
             out = self._guessed(function, args, kwargs)
         node, name = current_node(), name_of(function)
+        self._add("calls", self.on_cpu)
         if name in _NO_WORK or is_view(function):
             self._note(out)
             return out
@@ -344,9 +364,17 @@ class _Recorder(DispatchMode):
         kind, precision, rows, work = self._work(name, args, kwargs, out, backward)
         if kind.startswith("attention") and argument(function, args, kwargs, "is_causal"):
             work //= 2  # the masked half is left out
-        (self.current.backward if in_backward() else self.current.forward)[kind, precision, rows] += work
+        if kind == "rows" and self.on_cpu and name in _FUNCTIONS:
+            kind, work = "functions", int(work * _FUNCTIONS[name])
+        self._add(kind, work, precision, rows)
+        made = max((t.untyped_storage().nbytes() for t in _tensors(out) if _storage(t) not in self.sizes), default=0)
+        if self.on_cpu and made >= NEW_BYTES:
+            self._add("rows", made, rows=NEW_BYTES // ROW_BYTES)
         self._note(out, backward and name == "add" and len(args) == 2 and out.shape == args[0].shape)
         return out
+
+    def _add(self, kind, work, precision="fp32", rows=0):
+        (self.current.backward if in_backward() else self.current.forward)[kind, precision, rows] += work
 
     def _note(self, out, in_place=False):
         """Counts the memory of new tensors. in_place: a sum of gradients, which autograd computes in the first one's
@@ -388,7 +416,7 @@ class _Recorder(DispatchMode):
             written = sum(map(_nbytes, made))
             read = sum(map(_nbytes, there.values()))
             work = written + (min(read, written) if name in _PICKS else read)
-            return "rows", "fp32", _places(*made, *there.values()), work
+            return "rows", "fp32", min(max(1, written // ROW_BYTES), _ROWS_MOST), work
         factors = [t for t in _tensors(args) if t.is_floating_point()]
         precision = self.precisions.get(factors[-1].dtype, "fp32")
         if "attention" in name:
@@ -452,11 +480,6 @@ def _tensors(tree):
 def _nbytes(t):
     """Bytes of a tensor that are read: less than its elements' if it is expanded."""
     return min(t.numel() * t.dtype.itemsize, t.untyped_storage().nbytes())
-
-
-def _places(*tensors):
-    """Rows of the first tensor that has any; 1: all are numbers."""
-    return next((t.numel() // t.shape[-1] for t in tensors if t.dim() and t.shape[-1]), 1) or 1
 
 
 def _rows(out, name):

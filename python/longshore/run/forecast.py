@@ -16,7 +16,7 @@ from ..errors import BudgetError
 from ..native import lib
 from . import memory_plan, shared_budget
 from .plan_table import DAY_SECONDS, table
-from .process_memory import minimum_bytes
+from .process_memory import RESERVE_BYTES, minimum_bytes
 
 NO_FASTER = 1.01  # a budget is useful as long as more memory makes a step faster than this
 USEFUL_PARTS = 32  # of which one is close enough
@@ -157,6 +157,7 @@ class Case:
                 out[CLASS_OF[name]] = out.get(CLASS_OF[name], 0) + min(fate.bytes * fate.count, most)
         for name, nbytes in self._beside().items():
             out[name] = out.get(name, 0) + nbytes
+        out["process"] = RESERVE_BYTES  # what PyTorch and Python take beside tensors once a step has run
         return out
 
     def _beside(self):
@@ -168,7 +169,8 @@ class Case:
                 worst = max(worst, (kept + temporary, kept, temporary))
         _, kept, temporary = worst
         logits = min(trace.logits_bytes, temporary)
-        return {"activations": kept, "logits": logits, "workspace": temporary - logits + trace.inputs_bytes}
+        workspace = temporary - logits + trace.inputs_bytes
+        return {"activations": kept, "logits": logits, "workspace": workspace}
 
     def _activations(self):
         saved, keeps = self.trace.saved_bytes, self.how["activations"] == "memory"

@@ -8,6 +8,7 @@ docs/outputs.md ("machine") has the format. A plan of the package counts with "t
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import os
 import subprocess
@@ -15,19 +16,22 @@ import sys
 import time
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from .. import native
 from ..errors import MissingError
 from ..model import placement
 from ..model.pinned import Pinned
+from ..model.trace import NEW_BYTES, ROW_BYTES, trace
 from ..native import ffi, lib
 from . import doctor, shared_budget
 from .device_memory import memory
 
 ROWS = 256, 1024, 4096  # of the products that are measured
 WIDTH = 1024
-HEADS, HEAD_WIDTH, LENGTH = 16, 64, 512  # of attention
+HEADS, HEAD_WIDTH, LENGTHS = 16, 64, (128, 512, 2048)  # of attention
+MOVED_BYTES = 64 << 20  # that row operations go through, so that they read memory and not caches
 SECONDS = 0.15  # for each product
 MIB = 1 << 20
 
@@ -102,13 +106,14 @@ def of(asked):
 # ---- measuring -------------------------------------------------------------------------------------------------------
 
 
-def _rate(run, work, device):
-    """Units of work a second of several runs, by their lower quartile."""
+def _rate(run, work, device, before=lambda: None):
+    """Units of work a second of several runs, by their lower quartile. before: runs before each, and is not timed."""
     run()  # makes what the others need
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
     took, until = [], time.monotonic() + SECONDS
     while not took or time.monotonic() < until:
+        before()
         start = time.perf_counter()
         run()
         if device.type != "cpu":
@@ -126,15 +131,25 @@ def _products(device, dtype):
         gradient = torch.randn(rows, 4 * WIDTH, dtype=dtype, device=device)
         runs = (given, weight.t()), (gradient, weight), (gradient.t(), given)
         for kind, (a, b) in zip(out, runs):
-            rate = _rate(lambda a=a, b=b: torch.mm(a, b), 2 * rows * weight.numel(), device)
+            made = torch.mm(a, b)  # new memory counts for itself
+            rate = _rate(lambda a=a, b=b, to=made: torch.mm(a, b, out=to), 2 * rows * weight.numel(), device)
             out[kind].append([rows, rate])
     return out
 
 
 def _attention(device, dtype):
-    shape = 2, HEADS, LENGTH, HEAD_WIDTH
+    out = {"attention": [], "attention_backward": []}
+    for length in LENGTHS:
+        forward, backward = _attention_rates(device, dtype, length)
+        out["attention"].append([length, forward])
+        out["attention_backward"].append([length, backward])
+    return out
+
+
+def _attention_rates(device, dtype, length):
+    shape = max(1, LENGTHS[-1] // length // 2), HEADS, length, HEAD_WIDTH
     q, k, v = (torch.randn(shape, dtype=dtype, device=device, requires_grad=True) for _ in range(3))
-    work = 2 * shape[0] * HEADS * LENGTH * LENGTH * HEAD_WIDTH  # half of it is masked
+    work = 2 * shape[0] * HEADS * length * length * HEAD_WIDTH  # half of it is masked
     out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     gradient = torch.randn_like(out)
 
@@ -145,17 +160,33 @@ def _attention(device, dtype):
     def backward():
         torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
 
-    return {"attention": _rate(forward, work, device), "attention_backward": _rate(backward, work * 5 // 2, device)}
+    return _rate(forward, work, device), _rate(backward, work * 5 // 2, device)
 
 
-def _row_bytes(device):
-    """[[rows, bytes a second]...] of operations that go over rows: a norm, a product, a function and a sum."""
+def _row_rates(device):
+    """Rates of operations that go over rows: bytes a second of a sum, by rows, and of tanh; operations a second."""
+    sums = []
+    for n in ROWS:
+        given = itertools.cycle(torch.randn(max(2, MOVED_BYTES // (4 * n * WIDTH)), n, WIDTH, device=device))
+        sums.append([n, _rate(lambda t=given: next(t) + next(t), 12 * n * WIDTH, device)])
+    rows = torch.randn(ROWS[0], WIDTH, device=device)
+    out = {"functions": _rate(lambda: torch.tanh(rows), 2 * rows.nbytes, device)}
+    if device.type == "cpu":
+        large = 8 * NEW_BYTES  # more than what the allocator has free
+        new = _rate(lambda: torch.empty(large, dtype=torch.uint8).fill_(0), large, device)
+        sums.append([NEW_BYTES // ROW_BYTES, new])
+        out["calls"] = _calls(device)
+    return {"rows": sums, **out}
 
-    def run(rows):
-        return torch.tanh(functional.layer_norm(rows, (WIDTH,)) * rows) + rows
 
-    given = {n: torch.randn(n, WIDTH, device=device) for n in ROWS}
-    return [[n, _rate(lambda t=t: run(t), 10 * t.nbytes, device)] for n, t in given.items()]
+def _calls(device):
+    """Operations that PyTorch begins in a second, in a step that computes next to nothing."""
+    layer = nn.TransformerEncoderLayer(8, 1, 8, dropout=0.0, norm_first=True)
+    given = torch.zeros(1, 1, 8)
+    works = [w for unit in trace(layer, given).units for w in unit.forward + unit.backward]
+    caches = torch.zeros(MOVED_BYTES, dtype=torch.uint8)  # between two operations of a step, others fill them
+    calls = sum(w.work for w in works if w.kind == "calls")
+    return _rate(lambda: layer(given).sum().backward(), calls, device, before=lambda: caches.add_(1))
 
 
 def torch_rates(device):
@@ -170,8 +201,7 @@ def torch_rates(device):
     for precision, dtype in dtypes.items():
         for kind, rate in {**_products(device, dtype), **_attention(device, dtype)}.items():
             out.setdefault(kind, {})[precision] = rate
-    out["rows"] = {"fp32": _row_bytes(device)}
-    return out
+    return {**out, **{kind: {"fp32": rate} for kind, rate in _row_rates(device).items()}}
 
 
 def tf32(device):
@@ -244,7 +274,9 @@ def _said(described, device):
     lines = [f"PyTorch on {device}:"]
     for kind, of in rates.items():
         fastest = {p: max(r for _, r in rate) if isinstance(rate, list) else rate for p, rate in of.items()}
-        told = {p: f"{native.readable(r)}/s" if kind == "rows" else operations(r) for p, r in fastest.items()}
+        told = {
+            p: f"{native.readable(r)}/s" if kind in ("rows", "functions") else operations(r) for p, r in fastest.items()
+        }
         lines.append(f"  {kind:20}" + "".join(f"  {p} {text}" for p, text in told.items()))
     lines += [f"  memory {native.readable(gpu['memory'])}"] if "memory" in gpu else []
     lines += [f"  pinned memory {native.readable(gpu['pinned'])}"] if "pinned" in gpu else []

@@ -230,7 +230,23 @@ static void what_is_kept_is_read_until_it_is_stale(void **state) {
     assert_int_equal(shore_machine_kept(&m, &diag), 0);
     assert_string_equal(m->processor, here.processor);
     shore_machine_free(m);
-    struct shore_machine other = here;
+    /* What the package adds stays when a measurement without it follows, but not that of another machine. */
+    struct shore_machine added = here, other = here;
+    added.gpu_memory = 24 << 20;
+    added.bus_in = 7;
+    added.torch_rate[SHORE_WORK_CALLS][SHORE_PRECISION_FP32] = (struct shore__rates){{{0, 8}}, 1};
+    shore_machine_keep(&added, &diag);
+    shore_machine_keep(&here, &diag);
+    assert_int_equal(shore_machine_kept(&m, &diag), 0);
+    assert_int_equal(m->gpu_memory, 24 << 20);
+    assert_true(m->bus_in == 7 && m->torch_rate[SHORE_WORK_CALLS][SHORE_PRECISION_FP32].at[0].per_second == 8);
+    shore_machine_free(m);
+    added.cores++;
+    shore_machine_keep(&added, &diag);
+    shore_machine_keep(&here, &diag);
+    assert_int_equal(shore_machine_kept(&m, &diag), 0);
+    assert_true(!m->gpu_memory && !(m->bus_in > 0) && !m->torch_rate[SHORE_WORK_CALLS][SHORE_PRECISION_FP32].n);
+    shore_machine_free(m);
     other.cores++;
     shore_machine_keep(&other, &diag);
     not_kept("cores");
