@@ -66,6 +66,14 @@ static int check(struct shore__train_args *a, const struct shore__parsed *parsed
     return rc;
 }
 
+/* Of a machine that is named, a plan is the same wherever it is made. */
+static void take_threads(struct shore__settings *s, struct shore__plan_rates *rates) {
+    if (!rates->named || s->threads) return;
+    s->threads = rates->machine->cores ? rates->machine->cores : SHORE__CORES_ASSUMED;
+    if (!rates->machine->cores)
+        shore__append(rates->from, sizeof rates->from, ", with %u threads, which are assumed", s->threads);
+}
+
 static int plan(const struct shore__parsed *parsed, void *ctx) {
     struct shore__train_args *a = ctx;
     struct shore__settings *s = &a->settings;
@@ -77,7 +85,7 @@ static int plan(const struct shore__parsed *parsed, void *ctx) {
     bool named = a->drives.count > 0;
     int code = SHORE__EXIT_DONE, room = 0, rc = check(a, parsed, &model, &diag);
     if (!rc) rc = shore__plan_rates_open(a->machine, s, a->machine != NULL, &rates, &diag);
-    if (!rc && rates.named && rates.machine->cores && !s->threads) s->threads = rates.machine->cores;
+    if (!rc) take_threads(s, &rates);
     if (!rc && !named) rc = shore__outlook_assume_drives(s, &rates, &diag);
     s->machine = rates.machine;
     struct shore__outlook o = {

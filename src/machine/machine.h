@@ -84,6 +84,9 @@ extern const char *const shore__precision_names[SHORE_PRECISIONS];
 /* What this machine has, without rates. */
 void shore__machine_here(struct shore_machine *out);
 
+/* Of a machine whose description does not say how many it has. */
+#define SHORE__CORES_ASSUMED 8u
+
 /* What stands in for a machine that nobody measured: some cores, and one fast drive. */
 const struct shore_machine *shore__machine_assumed(void);
 

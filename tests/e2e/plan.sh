@@ -64,6 +64,20 @@ J
 must plan "${shape[@]}" --machine "$place/machine.json" --memory 1TiB
 grep -q "^disk .* on 2 drives$" "$place/log" && ok "the machine's drives" || fail "not the machine's drives"
 refused "more than that machine has" "more than the memory of two drives, 2.00 TiB" plan "${shape[@]}" --machine "$place/machine.json" --memory 3TiB
+# The plan of a machine is the same wherever it is made. must_alone ARGS...: on one processor
+must_alone() {
+    local guard=("${guard[@]}" taskset -c "$(sed -nE 's/^Cpus_allowed_list:\t([0-9]+).*/\1/p' /proc/self/status)")
+    must "$@"
+}
+for threads in "" "--threads 3"; do
+    # shellcheck disable=SC2086
+    must plan "${shape[@]}" $threads --machine "$place/machine.json" --memory 1TiB --json
+    here=$(key peak_bytes) said=$(grep -c "rates of two drives, with 8 threads, which are assumed" "$place/log")
+    # shellcheck disable=SC2086
+    must_alone plan "${shape[@]}" $threads --machine "$place/machine.json" --memory 1TiB --json
+    same "the peak, planned on one processor${threads:+, $threads}" "$(key peak_bytes)" "$here"
+    same "threads are assumed${threads:+, $threads}" "$said" "$([ "$threads" ] && echo 0 || echo 1)"
+done
 for model in llama3-70b llama3-405b; do
     run plan --init $model --batch 16 --seq-len 2048 --machine "$place/machine.json" --memory 1TiB --json
     true_of "$model is planned in seconds" "$(key plan_seconds) < 5"
