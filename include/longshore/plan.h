@@ -88,7 +88,7 @@ struct shore_tensor {
     uint64_t bytes;       /* of one */
     uint64_t full_bytes;  /* of an amount: the most that is useful. With ways: also with what is cheap to compute again.
                              0: as bytes */
-    uint64_t moved_bytes; /* that a step moves of it, one way, if it moves; 0: bytes */
+    uint64_t moved_bytes; /* that a step moves of it, one way, if it moves; 0: bytes. UINT64_MAX: none */
     uint64_t margin;      /* of an amount: it exists only where the budget is so far above the minimum */
     bool whole;           /* of an amount: all of it or the least, and nothing between */
     enum shore_lane saves_lane; /* of an amount: where what it has saves work; */

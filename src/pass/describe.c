@@ -226,7 +226,7 @@ static void describe_backward(const struct description *d) {
         struct shore_tensor table = shore__row_tensor(SHORE__ROW_TABLE_GRADIENT, 0, SHORE_PLACE_BOTH, elems * 4);
         bool stays = f->compressed || !f->scratch || d->how.head_units < f->batch.units;
         table.ways = SHORE_WAY_KEEP | (stays ? 0 : SHORE_WAY_MOVE);
-        table.moved_bytes = 1; /* its pieces move */
+        table.moved_bytes = UINT64_MAX; /* its pieces move */
         d->plan->table = in_step(d, &table);
         table.moved_bytes = 0;
         held = 1 + d->plan->table;

@@ -44,7 +44,7 @@ static bool is_like(const struct shore__class *k, const struct shore_tensor *t, 
     return !amount && t->key == like->key && t->ways == like->ways && t->place == like->place &&
            t->buffers == like->buffers && t->there == like->there && (t->buffers || t->group == like->group) &&
            k->reads == u->reads && k->made == (u->maker != NOBODY) && k->decides == u->decides &&
-           (t->moved_bytes > t->bytes) == (like->moved_bytes > like->bytes);
+           (shore__moved_bytes(t) > t->bytes) == (shore__moved_bytes(like) > like->bytes);
 }
 
 static void find_classes(struct shore_plan *plan, struct use *use) {

@@ -55,7 +55,7 @@ static bool is_again(const struct shore__class *k) {
 static double worth(const struct shore_plan *plan, const struct shore__class *k) {
     const struct shore_tensor *t = k->like;
     uint64_t amount = shore__class_amount(k), bytes = amount ? amount : t->bytes;
-    double moved = (double)(t->moved_bytes ? t->moved_bytes : t->bytes) * k->reads;
+    double moved = (double)shore__moved_bytes(t) * k->reads;
     if (!bytes) return 0;
     if (!is_again(k)) return drive_seconds(plan->options.machine, moved) / (double)bytes;
     if (!t->again) return 0;

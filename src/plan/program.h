@@ -40,6 +40,12 @@ int shore__program_check(const struct shore_program *program, struct shore__life
 /* Seconds that computing takes: as measured, or by the machine's rates (NULL: assumed). */
 double shore__computing_seconds(const struct shore_computing *computing, const struct shore_machine *machine);
 
+/* Bytes that a step moves of a tensor, one way, if it moves. */
+static inline uint64_t shore__moved_bytes(const struct shore_tensor *t) {
+    if (t->moved_bytes == UINT64_MAX) return 0;
+    return t->moved_bytes ? t->moved_bytes : t->bytes;
+}
+
 /* Work behind all operations in a lane; of a drive's lane, of this drive, or of all together. */
 #define SHORE__ALL_DRIVES UINT32_MAX
 uint64_t shore__program_work(const struct shore_program *program, enum shore_lane lane, uint32_t drive);

@@ -22,7 +22,7 @@ static struct entry *add_entry(struct shore__simulation *s, struct stream *st, c
                         .changer = passing == COMES ? s->tensor[u->tensor].changer : SHORE__NONE,
                         .passing = (unsigned char)passing,
                         .route = (unsigned char)route,
-                        .bytes = (double)(t->moved_bytes ? t->moved_bytes : t->bytes)};
+                        .bytes = (double)shore__moved_bytes(t)};
     return e;
 }
 

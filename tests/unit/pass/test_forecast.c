@@ -99,6 +99,26 @@ static void more_than_the_useful_budget_saves_nothing(void **state) {
     }
 }
 
+/* What moves is whole pages, of activations and of a tied table's gradient: nothing that only stands for them counts.
+ */
+static void what_moves_is_counted_to_the_byte(void **state) {
+    int move = 0;
+    for (int i = 0; i < MODELS; i++) {
+        struct shore__model *m = model(models[i]);
+        struct shore__facts f = facts(m, 4, 512);
+        const struct shore__forecast any = forecast(&f, 1);
+        for (uint64_t b = 0; b <= BUDGETS; b++) {
+            uint64_t budget = any.minimum_bytes + (any.comfortable_bytes - any.minimum_bytes) * b / BUDGETS;
+            const struct shore__moved_bytes moved = forecast(&f, budget).moved[SHORE__MOVED_ACTIVATIONS];
+            move += moved.written > 0;
+            assert_int_equal(moved.written % 4096, 0);
+            assert_int_equal(moved.read % 4096, 0);
+        }
+        shore__model_free(m);
+    }
+    assert_true(move);
+}
+
 /* Drives get shares that they update in the same time, so the faster one writes more. */
 static void drives_write_by_their_speed(void **state) {
     static const char text[] = "{\"drives\": [{\"read\": 3e9, \"write\": 3e9}, {\"read\": 1e9, \"write\": 1e9}]}";
@@ -123,6 +143,7 @@ int main(void) {
         cmocka_unit_test(memory_by_class_adds_up_to_the_peak),
         cmocka_unit_test(a_budget_below_the_least_has_no_plan),
         cmocka_unit_test(more_than_the_useful_budget_saves_nothing),
+        cmocka_unit_test(what_moves_is_counted_to_the_byte),
         cmocka_unit_test(drives_write_by_their_speed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
