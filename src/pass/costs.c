@@ -226,6 +226,16 @@ void shore__costs_gradient(const struct shore__costing *c, uint32_t op, uint32_t
     }
 }
 
+void shore__costs_spill(const struct shore__costing *c, uint32_t op, uint32_t last, uint32_t block, uint32_t segment,
+                        uint32_t count) {
+    for (uint32_t d = 0; d < c->f->drives.ndrives; d++) {
+        uint64_t bytes = trained_of_drive(c, d, block, segment, count).count *
+                         (uint64_t)shore__gradient_segment_bytes(form_of(c->f));
+        drive(c, op, SHORE_LANE_DRIVE_WRITE, d, bytes);
+        drive(c, last, SHORE_LANE_DRIVE_READ, d, bytes);
+    }
+}
+
 /* All state comes to the host, with the gradients that waited, and goes back. */
 static void host_update(const struct shore__costing *c, uint32_t op) {
     const struct shore__facts *f = c->f;

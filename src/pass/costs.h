@@ -36,6 +36,9 @@ void shore__costs_lookups(const struct shore__costing *c, uint32_t op);
 /* Work behind `op` for a gradient of these segments that it has made: its way, and the update. */
 void shore__costs_gradient(const struct shore__costing *c, uint32_t op, uint32_t block, uint32_t segment,
                            uint32_t count);
+/* Work behind `op` and behind `last` for such a gradient, if it waits on the drives until the norm is known. */
+void shore__costs_spill(const struct shore__costing *c, uint32_t op, uint32_t last, uint32_t block, uint32_t segment,
+                        uint32_t count);
 /* Work behind `op`, the last one of a step: the update on the host, and the commit. */
 void shore__costs_end(const struct shore__costing *c, uint32_t op);
 /* Work behind `op` for parameters that are fetched there whatever the plan: those of a tail. */

@@ -375,6 +375,13 @@ static void fill_plan(const struct shore__facts *f, const struct description *d)
     fill_host(f, out);
 }
 
+/* Gradients go to the drives as far as the plan has no buffers for them, which is known only now. */
+static int spill(const struct shore__facts *f, struct shore__train_plan *out, struct shore_diag *diag) {
+    bool spills, table_stays = out->table != UINT32_MAX && out->hold_table_gradient;
+    int rc = shore__operations_spill(f, out->gradient_buffers, table_stays, out->program, &spills, diag);
+    return rc || !spills ? rc : shore__plan_time(out->plan, diag);
+}
+
 static int plan_with(const struct shore__facts *f, uint64_t budget, struct way how, struct shore__train_plan *out,
                      struct shore_diag *diag) {
     *out = (struct shore__train_plan){.program = shore_program_new(), .table = UINT32_MAX, .host = UINT32_MAX};
@@ -393,7 +400,7 @@ static int plan_with(const struct shore__facts *f, uint64_t budget, struct way h
     int rc = describe(&d, diag);
     if (!rc) rc = shore_plan_open(out->program, &options, &out->plan, diag);
     if (out->plan) fill_plan(f, &d);
-    return rc;
+    return rc ? rc : spill(f, out, diag);
 }
 
 /* Whether units may go through the head one by one, so that only one unit's logits are kept: each then walks the whole

@@ -4,6 +4,7 @@
 #include "pass/pages.h"
 #include "pass/row_keys.h"
 #include "plan/plan.h"
+#include "step/speculation.h"
 
 /* Work for a parameter, with each row of the batch and on all drives: to compare the two before there is a plan. */
 enum { OPERATIONS = 8, DRIVE_BYTES = 28 };
@@ -74,6 +75,43 @@ int shore__operations_describe(const struct shore__facts *f, struct shore_progra
         struct operation o = operation_at(n, i);
         cost(&c, o, shore_program_operation(program, o.name));
     }
+    shore__costing_close(&c);
+    return rc;
+}
+
+/* ---- gradients that do not fit ---- */
+
+/* The operation that completes the gradient of a block. */
+static uint32_t completed_at(const struct shore__model *m, uint32_t block) {
+    uint32_t n = m->arch.n_layer;
+    return block == shore__model_head(m) ? shore__phase_head(n) : shore__phase_backward(n, block);
+}
+
+static void spill(const struct shore__costing *c, uint32_t buffers, bool table_stays) {
+    const struct shore__model *m = c->f->model;
+    uint32_t last = completed_at(m, 0), held = 0;
+    for (uint32_t b = m->nblocks; b--;) { /* as backward completes them */
+        uint32_t pieces = shore__page_block_has_table(m, b) ? m->nslices : 1, end = shore__trained_segments(c->f, b);
+        for (uint32_t i = 0, at = 0; end && !(table_stays && !b) && i < pieces; i++) {
+            uint32_t to = i + 1 < pieces ? at + shore__model_slice(m, i).segments : end;
+            if (held + SHORE__BUFFERS_TO_GO_ON < buffers)
+                held++;
+            else
+                shore__costs_spill(c, completed_at(m, b), last, b, at, to - at);
+            at = to;
+        }
+    }
+}
+
+int shore__operations_spill(const struct shore__facts *f, uint32_t buffers, bool table_stays,
+                            struct shore_program *program, bool *spills, struct shore_diag *diag) {
+    const struct shore__model *m = f->model;
+    uint32_t tables = (m->arch.tied ? 1 : 2) - table_stays;
+    struct shore__costing c;
+    *spills = wait_for_norm(f) && !f->compressed && buffers < m->arch.n_layer + 1 + tables * m->nslices;
+    if (!*spills) return 0;
+    int rc = shore__costing_open(&c, f, program, diag);
+    if (!rc) spill(&c, buffers, table_stays);
     shore__costing_close(&c);
     return rc;
 }

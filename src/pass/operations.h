@@ -33,6 +33,12 @@ int shore__operations_describe(const struct shore__facts *f, struct shore_progra
 /* Says which tensors of the program each operation reads, and what it copies to and from a device. */
 void shore__operations_read(const struct shore__facts *f, struct shore_program *program);
 
+/* Adds to a program, once a plan has so many buffers for pieces of gradient, what gradients that wait for the norm and
+ * do not fit write to the drives and read back: see shore_step_complete(). table_stays: the gradient of a tied table
+ * stays in memory. Errors: those of shore__costing_open(). */
+int shore__operations_spill(const struct shore__facts *f, uint32_t buffers, bool table_stays,
+                            struct shore_program *program, bool *spills, struct shore_diag *diag);
+
 /* Whether a step computes longer than its drives work. */
 bool shore__operations_outlast_drives(const struct shore__facts *f);
 

@@ -101,6 +101,14 @@ int shore_plan_open(const struct shore_program *program, const struct shore_plan
     return rc ? rc : writes_too_much(plan, diag);
 }
 
+int shore__plan_time(struct shore_plan *plan, struct shore_diag *diag) {
+    shore__simulation_close(plan->simulation);
+    int rc =
+        shore__simulation_open(plan->program, plan->options.machine, plan->options.one_memory, &plan->simulation, diag);
+    if (!rc) shore__simulate(plan->simulation, plan->fate, &plan->times);
+    return rc;
+}
+
 void shore_plan_close(struct shore_plan *plan) {
     if (!plan) return;
     shore__regions_close(&plan->rows);

@@ -30,6 +30,10 @@ struct shore__unit_facts {
     bool fits;           /* there is memory for it and for those still to come */
 };
 enum shore__unit_way { UNIT_IS_SENT, UNIT_IS_HELD, UNIT_GOES_ASIDE, UNIT_IS_SENT_AND_GOES_ASIDE, UNIT_IS_GIVEN_UP };
+/* A gradient fits while so many buffers are left: with fewer, backward would wait for a buffer, and so for the norm,
+ * which is known only at its end. */
+#define SHORE__BUFFERS_TO_GO_ON 2u
+
 enum shore__unit_way shore__unit_way(const struct shore__unit_facts *facts);
 
 #endif

@@ -122,9 +122,6 @@ int shore_step_groups(struct shore_step *s, uint32_t unit, const struct shore_hy
 
 /* ---- where they wait --------------------------------------------------------------------------------------------- */
 
-/* With fewer buffers, backward would wait for a buffer, and so for the norm, which is known only at its end. */
-#define BUFFERS_TO_GO_ON 2u
-
 static uint64_t held_bytes(const struct shore_step *s) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < s->nunits; i++)
@@ -183,7 +180,7 @@ int shore_step_complete(struct shore_step *s, uint32_t unit, int64_t more_bytes,
         .state_is_here = u->state != NULL,
         .may_be_gone = s->may_be_gone,
         .stays = u->stays || s->options.all_fit,
-        .fits = s->options.nbuffers ? shore__buffers_left(s) >= BUFFERS_TO_GO_ON
+        .fits = s->options.nbuffers ? shore__buffers_left(s) >= SHORE__BUFFERS_TO_GO_ON
                                     : held_bytes(s) + (uint64_t)more_bytes <= s->options.room_bytes,
     };
     enum shore__unit_way decided = shore__unit_way(&facts);

@@ -45,6 +45,11 @@ for model in gpt2 llama; do
     counts "$model, SGD, unequal drives" 1GiB --init "$place/$model.json" --optimizer sgd --drive-speeds 2,1
     counts "$model, compressed" 1GiB --init "$place/$model.json" --compress top1%
     counts "$model, residual saved" 1GiB --init "$place/$model.json" --compress top1% --residual saved
+    for budget in least 46MiB 60MiB; do # none, some or all of them fit
+        counts "$model, no speculation" $budget --init "$place/$model.json" --speculate off
+    done
+    counts "$model, no speculation, bf16 gradients" least --init "$place/$model.json" --speculate off --grad-precision bf16
+    counts "$model, no speculation, compressed" least --init "$place/$model.json" --speculate off --compress top1%
     counts "$model, updated on the host" 1GiB --init "$place/$model.json" --update host
 done
 done_testing
