@@ -328,6 +328,7 @@ def note_step_called(optimizer: Any) -> None:
 
 DispatchMode = _python_dispatch.TorchDispatchMode
 FakeMode = fake_tensor.FakeTensorMode  # tensors without memory, on any device
+fake_log = fake_tensor.log  # has a traceback of each operation that refuses its tensors
 # what an operation on these raises if its result depends on values
 UnknownValue = fake_tensor.DynamicOutputShapeException, fake_tensor.DataDependentOutputException
 

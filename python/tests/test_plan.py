@@ -211,6 +211,39 @@ def test_what_cannot_be_traced_is_planned_from_its_blocks_and_said():
     assert found["notes"][0] in unwrapped(found) and found["step_seconds"] > 0
 
 
+REFUSED = {
+    "an operation": (lambda: nn.Sequential(nn.Linear(8, 8)), lambda: torch.randn(4, 5), "reduction dim|cannot be mult"),
+    "a module": (
+        models.gpt2,
+        lambda: {name: torch.zeros(2, n, dtype=torch.long) for name, n in (("input_ids", 4), ("labels", 7))},
+        r"batch_size \(8\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_batch_that_the_model_refuses_is_one_sentence(what, caplog, capfd):
+    make, batch, why = REFUSED[what]
+    with pytest.raises(ValueError, match=rf"^longshore\.plan: \w+ refuses this batch: [^\n]*({why})[^\n]*$"):
+        longshore.plan(make(), batch())
+    assert "Traceback" not in caplog.text + "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("storage", ["fp32", "bf16"])
+def test_the_bytes_on_the_link_are_those_of_metrics(storage, tmp_path):
+    for make, n in ((models.gpt2, 0), (lambda: models.llama(hidden_size=128, intermediate_size=344), 1)):
+        least = longshore.plan(make(), tokens(), storage=storage)["minimum_bytes"]
+        found = longshore.plan(make(), tokens(), storage=storage, memory=least, drives=1)
+        how = {"memory": least, "storage": storage, "clip": 0, "fused_loss": None}
+        with longshore.wrap(make(), run=tmp_path / f"run{n}", **how) as engine:
+            for _ in range(3):
+                engine.backward(engine(**tokens()).loss)
+                engine.step()
+        step = json.loads((tmp_path / f"run{n}" / "metrics.jsonl").read_text().splitlines()[-1])
+        assert found["link_bytes"] == pytest.approx(step["link_bytes"] - step["link_control"], rel=0.02)
+        assert found["drive_write_bytes"] == pytest.approx(step["drive_write_bytes"], rel=0.01)
+
+
 def test_what_values_decide_is_said():
     model = models.deepseek()
     found = longshore.plan(model, (2, 12))

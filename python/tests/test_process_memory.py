@@ -177,6 +177,30 @@ def test_a_plan_says_the_least_for_the_process(tmp_path):
     assert "process_minimum_bytes" not in longshore.plan([gpt2(), gpt2()], [batch, batch], memory="1GiB")
 
 
+@pytest.mark.parametrize("kept", ["auto", "memory"])
+def test_a_plan_for_the_process_divides_memory_as_a_run_does(kept, tmp_path):
+    batch = tokens(1, 64, 32)[0]
+    found = longshore.plan(gpt2(), batch, memory_of="process", activations=kept)
+    least = found["minimum_bytes"]
+    assert least == found["process_minimum_bytes"] > found["engine_minimum_bytes"]
+    assert found["engine_minimum_bytes"] == longshore.plan(gpt2(), batch)["minimum_bytes"]
+    assert found["useful_bytes"] >= least and found["what_if"]
+    with pytest.raises(longshore.BudgetError, match='"process" is too little for this batch: minimum'):
+        longshore.plan(gpt2(), batch, memory_of="process", activations=kept, memory=least - (1 << 20))
+    for n, memory in enumerate((least, 2 * least)):
+        found = longshore.plan(gpt2(), batch, memory_of="process", activations=kept, memory=memory)
+        sums = found["activations"]
+        assert found["budget_bytes"] == memory >= found["peak_bytes"] == sum(found["memory"].values())
+        assert (sums["recomputed"] > 0) == (memory == least) and sums["kept"] > 0 == sums["offloaded"]
+        with wrapped(gpt2(), tmp_path, f"run{n}", memory=memory, activations=kept) as engine:
+            engine.backward(engine(**batch).loss)
+            assert engine.step().step == 1
+            if memory > least:
+                assert {*engine._core.streams.fates.of.values()} == {Fate.KEEP}
+    with pytest.raises(ValueError, match="plan each model alone"):
+        longshore.plan([gpt2(), gpt2()], [batch, batch], memory_of="process")
+
+
 def test_a_run_goes_on_with_its_promise(tmp_path):
     with wrapped(gpt2(), tmp_path) as engine:
         engine.backward(language(engine, 0))

@@ -11,6 +11,7 @@ and says so in `guesses`.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import copy
 import math
 import weakref
@@ -30,6 +31,7 @@ from ..torch_internals import (
     argument,
     current_node,
     device_of,
+    fake_log,
     in_backward,
     is_view,
     name_of,
@@ -139,6 +141,7 @@ class Trace:
                 for way, of in (("forward", unit.forward), ("backward", unit.backward))
             }
             sizes = {name: getattr(unit, name) * factor for name in vars(unit) if name.endswith("_bytes")}
+            sizes["saved_sizes"] = [size * factor for size in unit.saved_sizes]
             units.append(replace(unit, **works, **sizes, seconds={w: s * factor for w, s in unit.seconds.items()}))
         more = {name: getattr(self, name) * factor for name in ("tokens", "inputs_bytes", "logits_bytes")}
         return replace(self, units=units, **more)
@@ -158,6 +161,10 @@ class Untraceable(LongshoreError):
     """A model that cannot be traced."""
 
 
+class Refused(Untraceable):
+    """A batch that the model refuses."""
+
+
 def trace(model, batch, device=None, loss_of=None, layers=None):
     """The Trace of a step of a model, which may lie on the meta device. Raises Untraceable.
 
@@ -169,11 +176,30 @@ def trace(model, batch, device=None, loss_of=None, layers=None):
     layers = tree.layers_of(model) if layers is None else layers
     found = equal_layers(model, layers)
     for taken in (found, {}) if found else ({},):
+        refused: list = []
         try:
-            return lengthen(_traced(model, batch, device, loss_of, layers, taken), taken)
+            with _refusals(refused):
+                return lengthen(_traced(model, batch, device, loss_of, layers, taken), taken)
         except Exception as failure:  # which a model also raises that counts its layers
             why = failure
+    if refused or isinstance(why, ValueError):
+        raise Refused(f"{type(model).__name__} refuses this batch: {first_line(why)}") from why
     raise Untraceable(f"{type(model).__name__} cannot be traced: {first_line(why)}") from why
+
+
+@contextlib.contextmanager
+def _refusals(out):
+    """Adds PyTorch's reports of operations that refuse their tensors to a list, in place of its log."""
+
+    def take(record):
+        out.append(record)
+        return False
+
+    fake_log.addFilter(take)
+    try:
+        yield
+    finally:
+        fake_log.removeFilter(take)
 
 
 def _traced(model, batch, device, loss_of, layers, taken):

@@ -103,10 +103,29 @@ class ActivationPlan:
         largest = max((size for unit in layers for size in unit.saved_sizes), default=0)
         return (Fate.AGAIN, 0), (Fate.AGAIN, inputs), (Fate.MOVE, max(inputs, MOVED_AT_ONCE * largest))
 
-    def least(self):
-        """Bytes at the peak with the fates that need the least memory."""
+    def amounts(self):
+        """Bytes that autograd saves, by what becomes of them."""
+        out = dict.fromkeys(("kept", "recomputed", "offloaded"), 0)
+        name = {Fate.KEEP: "kept", Fate.AGAIN: "recomputed", Fate.MOVE: "offloaded"}
+        for unit in self.trace.units:
+            out[name[self._fate(unit)]] += unit.saved_bytes
+        return out
+
+    def computes_again(self):
+        """The Trace of the step with what is computed again."""
+        return replace(self.trace, units=[self._again(unit) for unit in self.trace.units])
+
+    def _again(self, unit):
+        if self._fate(unit) is not Fate.AGAIN:
+            return unit
+        return replace(unit, backward=[*unit.forward, *unit.backward])
+
+    def least(self, room_bytes=None):
+        """Bytes at the peak with the fates that need the least memory. room_bytes: on the drives; None: enough."""
         found = []
         for fate, pool in self._pools():
+            if pool and room_bytes == 0:
+                break
             self.pool_bytes = pool
             self._all(fate)
             found.append(self.peak())

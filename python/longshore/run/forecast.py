@@ -16,7 +16,7 @@ from ..errors import BudgetError
 from ..native import lib
 from . import memory_plan, shared_budget
 from .plan_table import DAY_SECONDS, table
-from .process_memory import RESERVE_BYTES, minimum_bytes
+from .process_memory import OTHERS_BYTES, RESERVE_BYTES, ROOM_PARTS, ProcessBudget, divided, minimum_bytes
 
 NO_FASTER = 1.01  # a budget is useful as long as more memory makes a step faster than this
 USEFUL_PARTS = 32  # of which one is close enough
@@ -70,21 +70,58 @@ class Case:
         there = self.machine.size("host", "memory") if self.machine.named else None
         return there // 2 if there else shared_budget.within()
 
+    def of_engine(self):
+        """(the least budget of an engine, its Needs)."""
+        return min(((least, needs) for needs, *_, least in map(self.needs, (False, True))), key=lambda of: of[0])
+
     def of_process(self):
         """The least budget with memory_of="process"."""
         if self.whole is None:
             return {}
-        least, needs = min(
-            ((least, needs) for needs, *_, least in map(self.needs, (False, True))), key=lambda of: of[0]
-        )
-        return {"process_minimum_bytes": minimum_bytes(self.whole, needs.layout, least, needs.block)}
+        least, needs = self._beside_activations().of_engine()
+        room = 0 if self.how["activations"] == "memory" and self.is_of_process() else None
+        return {"process_minimum_bytes": minimum_bytes(self.whole, needs.layout, least, needs.block, room)}
+
+    def _beside_activations(self):
+        """The engine of a process, whose activations are planned for themselves."""
+        return replace(self, how={**self.how, "activations": "memory", "memory_of": "engine"})
+
+    def is_of_process(self):
+        """Whether memory= is a promise about the whole process."""
+        return self.how.get("memory_of") == "process" and self.whole is not None
 
     def at_least(self):
         """The least budget that works."""
-        return min(self.needs(shares)[3] for shares in (False, True))
+        return self.of_process()["process_minimum_bytes"] if self.is_of_process() else self.of_engine()[0]
 
     def figures(self):
         """The figures of a plan, without what other plans would say. Raises BudgetError."""
+        return self._figures_of_process() if self.is_of_process() else self.engine_figures()
+
+    def _figures_of_process(self):
+        of_engine, minimum = self._beside_activations(), self.at_least()
+        least, needs = of_engine.of_engine()
+        limit = self.memory or max(self.default_bytes(), minimum)
+        if limit < minimum:
+            raise ProcessBudget(limit, None).too_little(minimum, "this batch")
+        room = 0 if self.how["activations"] == "memory" else self.room or ROOM_PARTS * limit
+        chosen, engine = divided(self.whole, needs.layout, limit, least, needs.block, room)
+        out = replace(of_engine, memory=engine, trace=chosen.computes_again()).engine_figures()
+        # gradients on their way to the drives are there with the activations of their unit
+        most, inputs = chosen.peak() - needs.block, self.whole.inputs_bytes + OTHERS_BYTES
+        out["memory"].update(activations=max(most, 0), logits=0, workspace=inputs)
+        return {
+            **out,
+            "budget_bytes": limit,
+            "minimum_bytes": minimum,
+            "engine_minimum_bytes": least,
+            "comfortable_bytes": out["comfortable_bytes"] + limit - engine + self.whole.saved_bytes,
+            "peak_bytes": sum(out["memory"].values()),
+            "activations": chosen.amounts(),
+        }
+
+    def engine_figures(self):
+        """Those of what the engine holds, and of PyTorch's part beside it."""
         began = time.perf_counter()
         needs, program, rows, least = self.needs(False)
         budget = self.memory or max(self.default_bytes(), least)
@@ -96,7 +133,7 @@ class Case:
         native.check(code, diag)
         times = native.filled("struct shore_plan_times", lib.shore_plan_times, made)
         memory, sums = self._memory(needs, program, made), memory_plan.sums_of(made)
-        fates = {name: memory_plan.fate_of(made, rows[name]) for name in ("gradients", "spare")}
+        fates = {name: memory_plan.fate_of(made, row) for name, row in rows.items() if row is not None}
         lanes: dict[str, float] = {}
         for lane in range(lib.SHORE_LANES):  # those of one name count as the busier one
             name = native.text(lib.shore_lane_name(lane))
@@ -126,16 +163,27 @@ class Case:
         }
 
     def _link_bytes(self, needs, times, fates):
-        """Bytes between the host and the drives, as metrics count them: what has memory takes other ways."""
+        """Bytes between the host and the drives, as metrics count them: elements, without the rest of their segments.
+        What has memory takes other ways."""
         layout = needs.layout
-        trained = {b: 4 * layout.elems(b) for b, block in enumerate(layout.blocks) if block.trains}
-        gradients, state = sum(trained.values()), min(fates["spare"].bytes, needs.state)
+        trained = [b for b, block in enumerate(layout.blocks) if block.trains]
+        moves = {b for side in layout.sides() for b in side}
+        if moves and fates["pages"].count >= len(layout.layers()):
+            moves = set()  # each has a page of its own
+        state = min(fates["spare"].bytes, needs.state)
         on_drives = 1 - state / needs.state if needs.state else 0.0
-        spilled = max(0, gradients - fates["gradients"].bytes) * on_drives
-        shares = {b for side in layout.sides() for b in side}
-        handed_back = sum(needs.fetched_bytes(b) for b in trained if b not in shares)
-        fetched = times.link_bytes - gradients
-        return int((gradients + handed_back) * on_drives + spilled + state + fetched)
+        gradients, padded = (4 * sum(map(of, trained)) for of in (lambda b: layout.c.blocks[b].elems, layout.elems))
+        spilled = gradients * (1 - min(fates["gradients"].bytes / padded, 1)) if padded else 0
+        handed_back, _ = self._fetched_bytes(needs, [b for b in trained if b not in moves])
+        nbytes, segments = self._fetched_bytes(needs, moves)
+        fetched = (times.link_bytes - padded) * nbytes / max(segments, 1)
+        return int((gradients + spilled + handed_back) * on_drives + state + fetched)
+
+    def _fetched_bytes(self, needs, blocks):
+        """(bytes that are fetched of these, the same of their whole segments)."""
+        layout, padded = needs.layout, [needs.fetched_bytes(b) for b in blocks]
+        used = [n * layout.c.blocks[b].elems // layout.elems(b) for b, n in zip(blocks, padded)]
+        return sum(used), sum(padded)
 
     def _there(self, layout):
         """Bytes of a device's memory for parameters, beside what PyTorch holds there."""
@@ -208,19 +256,20 @@ def _smaller_moments(case):
 
 
 def _compressed(case):
-    may = case.how.get("trains", True) and not case.how["compress"]
+    may = case.how.get("trains", True) and not case.how["compress"] and not case.is_of_process()
     return {"how": {**case.how, "compress": 0.01}} if may else None
 
 
 def _larger_batch(case):
-    return {"trace": case.trace.times(2)}
+    return {"trace": case.trace.times(2), "whole": case.whole and case.whole.times(2)}
 
 
 def _lora(case):
     if not all(block.trains or block.buffers for block in case.blocks):
         return None
     blocks, trace = with_adapters(case.blocks, case.trace, LORA_RANK)
-    return {"blocks": blocks, "trace": trace}
+    whole = case.whole and with_adapters(case.blocks, case.whole, LORA_RANK)[1]
+    return {"blocks": blocks, "trace": trace, "whole": whole}
 
 
 CHANGES = {

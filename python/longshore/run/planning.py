@@ -66,7 +66,7 @@ def plan(
 
     Raises:
         BudgetError: A budget is below the least; the message has the minimum.
-        ValueError: An option has an impossible value, or a module has no batch.
+        ValueError: An option has an impossible value, a module has no batch, or the model refuses the batch.
     """
     if loss_fn is not None and not callable(loss_fn):
         raise TypeError(f"longshore.plan: loss_fn={loss_fn!r}; it is a function of the model's output")
@@ -131,6 +131,8 @@ def _trace(model, batch, device, loss_fn, layers, blocks):
     for where in dict.fromkeys((device, None)):
         try:
             return tracing.trace(model, batch, where, loss_fn, layers)
+        except tracing.Refused as failure:
+            raise ValueError(f"longshore.plan: {failure}") from None
         except tracing.Untraceable as failure:
             why = str(failure)
     return tracing.from_blocks(blocks, tracing.tokens_of(batch), why)
@@ -236,6 +238,8 @@ def _together(models, batch, machine, loss_fn, tbw, options):
     """The Forecast of several models in one budget, one after the other in each step."""
     if not models:
         raise ValueError("longshore.plan: an empty list of models")
+    if options.get("memory_of") == "process":
+        raise ValueError('longshore.plan: memory_of="process" is for one engine on a CPU: plan each model alone')
     memory = options.pop("memory", None) if "memory" in (options := dict(options)) else None
     batches = batch if isinstance(batch, list) else [batch] * len(models)
     cases = [_case(model, b, machine, loss_fn, options) for model, b in zip(models, batches)]

@@ -117,11 +117,20 @@ def plan(replan: Callable[..., Any], given: int | None, how: Mapping[str, Any], 
     return made
 
 
-def minimum_bytes(trace: Any, layout: Any, least: int, aside: int) -> int:
+def minimum_bytes(trace: Any, layout: Any, least: int, aside: int, room_bytes: int | None = None) -> int:
     """The least memory= for a step, as longshore.plan() says it. least: of the engine; aside: the part of it for
-    gradients on their way."""
-    activations = ActivationPlan(trace, 1, gradients_of(layout, trace, False)).least()
+    gradients on their way; room_bytes: as of fit()."""
+    activations = ActivationPlan(trace, 1, gradients_of(layout, trace, False)).least(room_bytes)
     return _with_reserve(least - aside + activations + trace.inputs_bytes + OTHERS_BYTES)
+
+
+def divided(trace: Any, layout: Any, limit: int, least: int, aside: int, room_bytes: int) -> tuple[ActivationPlan, int]:
+    """(what becomes of activations, memory= of the engine) within a limit of minimum_bytes() or more, as a run divides
+    it."""
+    left = limit - reserve(limit) - trace.inputs_bytes - OTHERS_BYTES
+    chosen = ActivationPlan(trace, 1, gradients_of(layout, trace, False))
+    any(chosen.fit(left - engine + aside, room_bytes) for engine in (least * 5 // 4, least))
+    return chosen, left - chosen.peak() + aside
 
 
 def _with_reserve(nbytes: int) -> int:
