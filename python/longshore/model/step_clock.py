@@ -72,8 +72,9 @@ class StepClock:
         """Ends the step. Returns its Trace. Waits for what a device computes."""
         self.stop()
         self.runs = False
+        if self._spans:
+            self._spans[-1][3].synchronize()  # not the device: what leaves on other streams goes on
         for unit, way, before, after in self._spans:
-            after.synchronize()  # not the device: what leaves on other streams goes on
             unit.seconds[way] = unit.seconds.get(way, 0.0) + before.elapsed_time(after) / 1e3
         trace = Trace(list(self.units.values()), tokens, 0)
         self._forget()

@@ -138,8 +138,10 @@ class Needs:
         if memory is None:  # leaves memory for activations
             self.spare = min(self.spare, shared_budget.within() // 2)
         self.page_bytes, self.one_memory = layout.nbytes, device is None or cuda.is_unified(device)
-        dtypes = {"compute": DTYPE_OF[how["compute"]], "storage": DTYPE_OF[how["storage"]]}
-        self.fetched_bytes = functools.partial(layout.page_bytes, **dtypes)
+        self.fetched_bytes = layout.nbytes  # of a run whose record has no dtype to compute in, too
+        if "compute" in how:
+            dtypes = {"compute": DTYPE_OF[how["compute"]], "storage": DTYPE_OF[how["storage"]]}
+            self.fetched_bytes = functools.partial(layout.page_bytes, **dtypes)
         if not self.one_memory:
             self.page_bytes = self.fetched_bytes
         if device is not None:

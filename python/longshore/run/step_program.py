@@ -137,6 +137,9 @@ class StepProgram:
         what = ffi.new("char[]", b"this model")
         options = native.new("struct shore_plan_options", memory_bytes=memory, what=what, machine=machine)
         options.one_memory = self._one_memory
+        # State stays only for blocks whose pages the update hands back. The program does not say that yet, so a search
+        # would give memory to state that cannot stay.
+        options.policy = lib.SHORE_POLICY_ORDER
         if not self._one_memory:
             options.place_bytes[lib.SHORE_PLACE_DEVICE] = there
         code = lib.shore_plan_open(self._program, options, out, diag)
