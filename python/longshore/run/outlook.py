@@ -38,7 +38,8 @@ class Outlook:
         core, found = self.core, sizes(inputs)
         if self.largest is None or larger(self.largest, found) != self.largest:
             self.largest = found if self.largest is None else larger(self.largest, found)
-            self.wanted = core.plan.again is not None and core.ranks.size == 1
+            # on a device, events of the clock would change what waits for what: its steps are not measured
+            self.wanted = core.plan.again is not None and core.ranks.size == 1 and core.streams.device is None
         elif self.wanted and not core.cycle.forwards:
             self.wanted = False
             core.streams.clock.begin()
