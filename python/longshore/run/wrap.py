@@ -332,9 +332,9 @@ def open_engine(model, state, how, groups, chosen, where, device_timeout, seal=N
     named = dict(model.named_parameters(remove_duplicate=False))
     was = {id(p): name for name, p in named.items()}
     if chosen.pool_bytes or chosen.process:
-        kind = "drives" if chosen.process else how["activations"]
+        goes = "drives" if chosen.process else how["activations"]
         streams.make_activations = lambda state: (
-            Activations(state, kind, chosen.pool_bytes, state.scratch_bytes, streams.device, streams.tier.pool())
+            Activations(state, goes, chosen.pool_bytes, state.scratch_bytes, streams.device, streams.tier.pool())
             if chosen.pool_bytes
             else None
         )
