@@ -21,6 +21,7 @@ class StepClock:
         self.units = {}  # by name, in the order in which they first run
         self._since = self._now = None  # when what runs now began; its unit and way
         self._spans = []  # on a device: (unit, way, torch.Event before, after)
+        self._tokens = 0
         self._saved = set()  # addresses of storages that were counted
 
     def begin(self):
@@ -69,13 +70,16 @@ class StepClock:
                 self._now[0].saved_bytes += storage.nbytes()
 
     def end(self, tokens):
-        """Ends the step. Returns its Trace. Waits for what a device computes."""
+        """Ends the step, which had so many tokens."""
         self.stop()
-        self.runs = False
-        if self._spans:
-            self._spans[-1][3].synchronize()  # not the device: what leaves on other streams goes on
+        self.runs, self._tokens = False, tokens
+
+    def trace(self):
+        """The Trace of the last step that was measured, once; None: there is none, or a device still computes it."""
+        if self.runs or not self.units or self._spans and not self._spans[-1][3].query():
+            return None
         for unit, way, before, after in self._spans:
             unit.seconds[way] = unit.seconds.get(way, 0.0) + before.elapsed_time(after) / 1e3
-        trace = Trace(list(self.units.values()), tokens, 0)
+        trace = Trace(list(self.units.values()), self._tokens, 0)
         self._forget()
         return trace

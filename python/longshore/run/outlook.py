@@ -38,8 +38,7 @@ class Outlook:
         core, found = self.core, sizes(inputs)
         if self.largest is None or larger(self.largest, found) != self.largest:
             self.largest = found if self.largest is None else larger(self.largest, found)
-            # on a device, events of the clock would change what waits for what: its steps are not measured
-            self.wanted = core.plan.again is not None and core.ranks.size == 1 and core.streams.device is None
+            self.wanted = core.plan.again is not None and core.ranks.size == 1
         elif self.wanted and not core.cycle.forwards:
             self.wanted = False
             core.streams.clock.begin()
@@ -47,12 +46,15 @@ class Outlook:
     def step_ended(self, metrics):
         """A step was made."""
         self.took.append(metrics["step_seconds"])
-        if self.core.streams.clock.runs:
-            tokens = metrics.get("tokens") or 0
-            self._plan(self.core.streams.clock.end(tokens), tokens)
+        clock = self.core.streams.clock
+        if clock.runs:
+            clock.end(metrics.get("tokens") or 0)
+        trace = clock.trace()
+        if trace is not None:
+            self._plan(trace)
 
-    def _plan(self, trace, tokens):
-        core = self.core
+    def _plan(self, trace):
+        core, tokens = self.core, trace.tokens
         streams = core.streams
         try:
             now, other = core.plan.again(trace, streams.slots)
