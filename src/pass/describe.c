@@ -355,9 +355,9 @@ static struct shore__fate fate_of(const struct shore__train_plan *plan, uint32_t
 
 static void fill_host(const struct shore__facts *f, struct shore__train_plan *out) {
     uint64_t segments = fate_of(out, out->host).bytes / host_bytes(f), most = host_buffers(f, HOST_BUFFERS);
-    if (!f->host_update) return;
-    out->host_segments = (uint32_t)(segments / host_buffers(f, HOST_BUFFERS_LEAST));
-    if (out->host_segments > HOST_SEGMENTS) out->host_segments = HOST_SEGMENTS;
+    uint64_t at_once = segments / host_buffers(f, HOST_BUFFERS_LEAST);
+    if (!f->host_update || !at_once) return;
+    out->host_segments = at_once < HOST_SEGMENTS ? (uint32_t)at_once : HOST_SEGMENTS;
     out->host_buffers = (uint32_t)(segments / out->host_segments < most ? segments / out->host_segments : most);
 }
 

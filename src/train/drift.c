@@ -119,9 +119,9 @@ static struct shore_machine *machine_now(const struct trainer *t, char *what, si
     const struct drift *d = t->drift;
     const struct shore_machine *was = t->facts.machine ? t->facts.machine : shore__machine_assumed();
     struct shore_machine *now = malloc(sizeof *now);
+    *what = 0;
     if (!now) return NULL;
     *now = *was;
-    *what = 0;
     now->ndrives = was->ndrives ? d->n - 1 : 0;
     for (uint32_t i = 0; i < now->ndrives; i++)
         now->drive[i] = *shore__machine_drive(was, i);
