@@ -11,22 +11,23 @@
 extern "C" {
 #endif
 
-/* Each lane with its name in metrics and messages. */
-#define SHORE_LANE_LIST(X)                                                           \
-    X(SHORE_LANE_COMPUTE, "gpu")           /* the device, in forward and backward */ \
-    X(SHORE_LANE_BUS_IN, "bus_in")         /* copies to a device */                  \
-    X(SHORE_LANE_BUS_OUT, "bus_out")       /* copies from it */                      \
-    X(SHORE_LANE_LINK_IN, "link")          /* from the host to the drives */         \
-    X(SHORE_LANE_LINK_OUT, "link")         /* from them */                           \
-    X(SHORE_LANE_DRIVE_READ, "drive_read") /* of a drive, like the next three */     \
-    X(SHORE_LANE_DRIVE_WRITE, "drive_write")                                         \
-    X(SHORE_LANE_DRIVE_MIXED, "drive_mixed") /* both, under a common limit */        \
-    X(SHORE_LANE_DRIVE_UPDATE, "drive_compute")                                      \
-    X(SHORE_LANE_HOST_UPDATE, "host_update") /* updates on the host */               \
-    X(SHORE_LANE_COMMIT, "commit")
+/* Each lane: its name in metrics and JSON; for people, its work, and what a step is bound by whose longest work this
+ * is. Of lanes that share a name, what JSON says is the longer one's. */
+#define SHORE_LANE_LIST(X)                                                                                 \
+    X(SHORE_LANE_COMPUTE, "gpu", "computing", "computing") /* the device, in forward and backward */       \
+    X(SHORE_LANE_BUS_IN, "bus_in", "copies to the GPU", "copies to the GPU")                               \
+    X(SHORE_LANE_BUS_OUT, "bus_out", "copies from the GPU", "copies from the GPU")                         \
+    X(SHORE_LANE_LINK_IN, "link", "to the drives", "the link to the drives")                               \
+    X(SHORE_LANE_LINK_OUT, "link", "from the drives", "the link from the drives")                          \
+    X(SHORE_LANE_DRIVE_READ, "drive_read", "the drives' reads", "reading the drives") /* of each drive */  \
+    X(SHORE_LANE_DRIVE_WRITE, "drive_write", "the drives' writes", "writing the drives")                   \
+    X(SHORE_LANE_DRIVE_MIXED, "drive_mixed", "reads and writes", "the drives") /* both, under one limit */ \
+    X(SHORE_LANE_DRIVE_UPDATE, "drive_compute", "updates", "updates beside the drives")                    \
+    X(SHORE_LANE_HOST_UPDATE, "host_update", "updates on the host", "updates on the host")                 \
+    X(SHORE_LANE_COMMIT, "commit", "commits", "commits")
 
 enum shore_lane {
-#define SHORE_LANE_ENUM(lane, name) lane,
+#define SHORE_LANE_ENUM(lane, ...) lane,
     SHORE_LANE_LIST(SHORE_LANE_ENUM)
 #undef SHORE_LANE_ENUM
         SHORE_LANES
@@ -54,8 +55,10 @@ enum shore_precision {
     SHORE_PRECISIONS
 };
 
-/* A lane's name. Threading: any. */
+/* A lane's name; its work; and what a step is bound by. Threading: any. */
 const char *shore_lane_name(enum shore_lane lane);
+const char *shore_lane_work(enum shore_lane lane);
+const char *shore_lane_bound(enum shore_lane lane);
 
 #ifdef __cplusplus
 }

@@ -6,6 +6,7 @@ It uses only ``include/longshore/*.h``. No drive thread calls back into Python: 
 
 import errno
 import os
+from typing import NamedTuple
 
 from . import errors, forks
 from ._native import ffi, lib
@@ -45,6 +46,25 @@ ADVICE = {
 def text(value):
     """A C string as str; None for NULL."""
     return None if value == ffi.NULL else ffi.string(value).decode("utf-8", "replace")
+
+
+class Lane(NamedTuple):
+    """What works at the same time as others during a step, in the words of lane.h."""
+
+    name: str  # in metrics and JSON
+    work: str  # for people: its work
+    bound: str  # for people: what a step is bound by whose longest work this is
+
+
+LANES = tuple(
+    Lane(*(text(say(lane)) for say in (lib.shore_lane_name, lib.shore_lane_work, lib.shore_lane_bound)))
+    for lane in range(lib.SHORE_LANES)
+)
+
+
+def lane_named(name):
+    """The first lane of that name."""
+    return next(lane for lane in LANES if lane.name == name)
 
 
 def new(struct_name, **members):

@@ -2,10 +2,27 @@
 
 #include "longshore/lane.h"
 
-const char *shore_lane_name(enum shore_lane lane) {
-#define NAME(lane, name) name,
-    static const char *const names[SHORE_LANES] = {SHORE_LANE_LIST(NAME)};
-#undef NAME
+static const struct words {
+    const char *name, *work, *bound;
+} lanes[SHORE_LANES] = {
+#define WORDS(lane, name, work, bound) [lane] = {name, work, bound},
+    SHORE_LANE_LIST(WORDS)
+#undef WORDS
+};
+
+static const struct words *of(enum shore_lane lane) {
     assert((unsigned)lane < SHORE_LANES);
-    return names[lane];
+    return &lanes[lane];
+}
+
+const char *shore_lane_name(enum shore_lane lane) {
+    return of(lane)->name;
+}
+
+const char *shore_lane_work(enum shore_lane lane) {
+    return of(lane)->work;
+}
+
+const char *shore_lane_bound(enum shore_lane lane) {
+    return of(lane)->bound;
 }

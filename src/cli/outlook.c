@@ -121,20 +121,8 @@ int shore__outlook_make(struct shore__outlook *o, bool at_least, struct shore_di
     return rc ? rc : hold_back(o, diag);
 }
 
-const char *shore__outlook_bound(const struct shore__outlook *o) {
-    static const char *const names[SHORE_LANES + 1] = {[SHORE_LANE_BUS_IN] = "copies to the GPU",
-                                                       [SHORE_LANE_BUS_OUT] = "copies from the GPU",
-                                                       [SHORE_LANE_LINK_IN] = "the link to the drives",
-                                                       [SHORE_LANE_LINK_OUT] = "the link from the drives",
-                                                       [SHORE_LANE_DRIVE_READ] = "reading drives",
-                                                       [SHORE_LANE_DRIVE_WRITE] = "writing drives",
-                                                       [SHORE_LANE_DRIVE_MIXED] = "the drives",
-                                                       [SHORE_LANE_DRIVE_UPDATE] = "updates beside the drives",
-                                                       [SHORE_LANE_HOST_UPDATE] = "updates on the host",
-                                                       [SHORE_LANE_COMMIT] = "commits",
-                                                       [SHORE_LANES] = "--max-writes-per-day"};
-    if (o->forecast.bound == SHORE_LANE_COMPUTE) return o->facts.one_memory ? "the processor" : "the GPU";
-    return names[o->forecast.bound];
+const char *shore__outlook_bound(const struct shore__forecast *w) {
+    return w->bound == SHORE_LANES ? "--max-writes-per-day" : shore_lane_bound(w->bound);
 }
 
 static void share(char *out, size_t bytes, uint64_t part, uint64_t whole, const char *what) {
@@ -150,7 +138,7 @@ const char *shore__outlook_text(const struct shore__outlook *o, char *out, size_
     share(activations, sizeof activations, w->offloaded_bytes, all, "on the drives");
     snprintf(out, bytes, "%s of %s of memory; activations %s; a step takes about %s, bound by %s",
              shore__format_size(w->peak_bytes).text, shore__format_size(w->budget_bytes).text, activations,
-             shore__format_seconds(w->step_seconds).text, shore__outlook_bound(o));
+             shore__format_seconds(w->step_seconds).text, shore__outlook_bound(w));
     return out;
 }
 

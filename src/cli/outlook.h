@@ -40,8 +40,8 @@ struct shore__outlook {
  * it. Errors: SHORE_EBUDGET (more than the machine has, or less than the minimum); SHORE_EUSAGE (a step alone writes
  * more than the drives may in a day). */
 int shore__outlook_make(struct shore__outlook *o, bool at_least, struct shore_diag *diag);
-/* What it is bound by: "the processor". */
-const char *shore__outlook_bound(const struct shore__outlook *o);
+/* What its step is bound by: "computing". */
+const char *shore__outlook_bound(const struct shore__forecast *w);
 /* The short of it: "1.00 GiB of 2.00 GiB of memory; activations ...; a step takes about 1.2 s, bound by ..." */
 const char *shore__outlook_text(const struct shore__outlook *o, char *out, size_t bytes);
 

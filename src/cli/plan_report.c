@@ -44,7 +44,7 @@ static void sentence(const char *label, const char *text) {
 
 /* Prints parts of a row, two on a line. nth: how many there were. */
 static void part(unsigned *nth, const char *name, const char *value) {
-    printf(*nth % 2 ? "    %-14s%13s\n" : "            %-14s%13s", name, value);
+    printf(*nth % 2 ? "    %-20s%12s\n" : "            %-20s%12s", name, value);
     ++*nth;
 }
 
@@ -106,20 +106,13 @@ static void print_moved(const char *name, const struct shore__moved_bytes *moved
 }
 
 static void print_time(const struct shore__plan_report *r) {
-    static const char *const names[SHORE_LANES] = {
-        [SHORE_LANE_COMPUTE] = "computing",    [SHORE_LANE_BUS_IN] = "to the GPU",
-        [SHORE_LANE_BUS_OUT] = "from the GPU", [SHORE_LANE_LINK_IN] = "to drives",
-        [SHORE_LANE_LINK_OUT] = "from drives", [SHORE_LANE_DRIVE_READ] = "reading",
-        [SHORE_LANE_DRIVE_WRITE] = "writing",  [SHORE_LANE_DRIVE_MIXED] = "both at once",
-        [SHORE_LANE_DRIVE_UPDATE] = "updates", [SHORE_LANE_HOST_UPDATE] = "host updates",
-        [SHORE_LANE_COMMIT] = "commit"};
-    const struct shore__outlook *o = r->outlook;
-    const struct shore__forecast *w = &o->forecast;
+    const struct shore__forecast *w = &r->outlook->forecast;
     char rate[48];
     unsigned nth = 0;
-    row("a step", "%s, bound by %s", shore__format_seconds(w->step_seconds).text, shore__outlook_bound(o));
+    row("a step", "%s, bound by %s", shore__format_seconds(w->step_seconds).text, shore__outlook_bound(w));
     for (int lane = 0; lane < SHORE_LANES; lane++)
-        if (w->lane_seconds[lane] >= 0.0005) part(&nth, names[lane], shore__format_seconds(w->lane_seconds[lane]).text);
+        if (w->lane_seconds[lane] >= 0.0005)
+            part(&nth, shore_lane_work((enum shore_lane)lane), shore__format_seconds(w->lane_seconds[lane]).text);
     end_parts(nth);
     row("tokens", "%s a second, %s a day", rate_text(w->tokens_per_second, rate, sizeof rate),
         shore__format_count((uint64_t)(w->tokens_per_second * SHORE__DAY_SECONDS)).text);

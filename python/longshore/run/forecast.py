@@ -135,9 +135,8 @@ class Case:
         memory, sums = self._memory(needs, program, made), memory_plan.sums_of(made)
         fates = {name: memory_plan.fate_of(made, row) for name, row in rows.items() if row is not None}
         lanes: dict[str, float] = {}
-        for lane in range(lib.SHORE_LANES):  # those of one name count as the busier one
-            name = native.text(lib.shore_lane_name(lane))
-            lanes[name] = max(lanes.get(name, 0.0), times.lane_seconds[lane])
+        for lane, took in zip(native.LANES, times.lane_seconds):  # those of one name count as the busier one
+            lanes[lane.name] = max(lanes.get(lane.name, 0.0), took)
         step = times.step_seconds
         return {
             "model": self.name,
@@ -155,7 +154,7 @@ class Case:
             "tokens": self.trace.tokens,
             "step_seconds": step,
             "tokens_per_second": self.trace.tokens / step if step else 0.0,
-            "bound": native.text(lib.shore_lane_name(times.bound)),
+            "bound": native.LANES[times.bound].name,
             "lanes": lanes,
             "activations": self._activations(),
             "written_bytes_per_day": int(times.drive_write_bytes / step * DAY_SECONDS) if step else 0,

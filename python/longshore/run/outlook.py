@@ -13,9 +13,8 @@ from collections import deque
 from .. import native
 from ..errors import LongshoreError
 from ..model.slots import divide
-from ..native import lib
 from .device_memory import larger, sizes
-from .plan_table import LANES, seconds
+from .plan_table import seconds
 from .sleep import sleep, wake
 
 FASTER = 0.95  # another division of the budget is worth it from this part of the time on
@@ -71,7 +70,7 @@ class Outlook:
             f" of {tokens:,} tokens" if tokens else "",
             seconds(self.planned),
             again,
-            LANES[native.text(lib.shore_lane_name(now.times.bound))][1],
+            native.LANES[now.times.bound].bound,
         )
 
     def _apply(self, division):

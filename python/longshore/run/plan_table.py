@@ -8,19 +8,6 @@ from .. import native
 from ..native import ffi, lib
 
 DAY_SECONDS = 86400
-# By the names of lanes: what works there, and what a step is bound by.
-LANES = {
-    "gpu": ("computing", "computing"),
-    "bus_in": ("to the GPU", "copies to the GPU"),
-    "bus_out": ("from the GPU", "copies from the GPU"),
-    "link": ("the link", "the link to the drives"),
-    "drive_read": ("reading", "reading drives"),
-    "drive_write": ("writing", "writing drives"),
-    "drive_mixed": ("both at once", "the drives"),
-    "drive_compute": ("updates", "updates beside the drives"),
-    "host_update": ("host updates", "updates on the host"),
-    "commit": ("commit", "commits"),
-}
 WIDTH = 66  # of a row's text, beside its label
 
 
@@ -39,8 +26,10 @@ def table(figures):
         *(f"  {name:12}{size(nbytes):>14}" for name, nbytes in figures["memory"].items() if nbytes),
         *_row("activations", f"{kept} kept, {again} computed again, {away} on drives"),
         *_row("disk", size(figures["disk_bytes"])),
-        *_row("a step", f"{seconds(figures['step_seconds'])}, bound by {LANES[figures['bound']][1]}"),
-        *_pairs([(LANES[lane][0], seconds(took)) for lane, took in figures["lanes"].items() if took >= 0.0005]),
+        *_row("a step", f"{seconds(figures['step_seconds'])}, bound by {native.lane_named(figures['bound']).bound}"),
+        *_pairs(
+            [(native.lane_named(lane).work, seconds(took)) for lane, took in figures["lanes"].items() if took >= 0.0005]
+        ),
         *_row("tokens", f"{number(rate)} a second, {number(rate * DAY_SECONDS)} a day"),
         *_row("moved", "{} over the link, {} read, {} written".format(*moved)),
         *_row("wear", f"{size(figures['written_bytes_per_day'])} written a day"),
@@ -65,7 +54,7 @@ def _row(label, text):
 
 def _pairs(parts):
     """Names and their values, two on a line."""
-    told = [f"{name:14}{value:>13}" for name, value in parts]
+    told = [f"{name:20}{value:>12}" for name, value in parts]
     return [" " * 12 + "    ".join(told[i : i + 2]) for i in range(0, len(told), 2)]
 
 
