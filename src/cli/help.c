@@ -37,9 +37,10 @@ static void wrapped(const char *text, int column) {
 }
 
 static void option_help(const struct shore__option *o, const void *target) {
-    char left[96], value[64], text[512];
+    char left[96], letter[8] = "", value[64], text[512];
     const char *name = o->is.choices ? o->is.choices : o->value;
-    int n = snprintf(left, sizeof left, "  --%s%s%s", o->name, name ? " " : "", name ? name : "");
+    if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
+    int n = snprintf(left, sizeof left, "  %s--%s%s%s", letter, o->name, name ? " " : "", name ? name : "");
     printf("%s", left);
     if (n >= LEFT)
         printf("\n%*s", LEFT, "");

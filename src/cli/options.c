@@ -84,6 +84,14 @@ static bool is_flag(const char *word) {
     return word[0] == '-' && word[1] == '-' && word[2];
 }
 
+/* The flag that a letter stands for, or the flag itself, without its dashes; NULL: the word is none. */
+static const char *flag_of(const struct shore__command_line *line, const char *word) {
+    if (is_flag(word)) return word + 2;
+    for (size_t i = 0; word[0] == '-' && word[1] && !word[2] && i < line->noptions; i++)
+        if (line->options[i].letter == word[1]) return line->options[i].name;
+    return NULL;
+}
+
 /* An empty variable counts as none. */
 static int check_variables(const struct shore__command_line *line, struct shore_diag *diag) {
     struct shore_diag why;
@@ -106,7 +114,7 @@ static const char *with_unit(const char *number, const char *unit, char *out, si
 static int parse_flag(const struct shore__command_line *line, int argc, char **argv, int *i, void *target,
                       struct shore__parsed *parsed, const char **config, struct shore_diag *diag) {
     static const struct shore__option config_option = {.name = "config", .is.kind = SHORE__VALUE_TEXT};
-    const char *word = argv[*i] + 2;
+    const char *word = flag_of(line, argv[*i]);
     char name[64];
     size_t length = strcspn(word, "=");
     if (length >= sizeof name) return unknown(line, word, false, diag);
@@ -202,7 +210,7 @@ int shore__options_parse(const struct shore__command_line *line, int argc, char 
     const char *config = NULL;
     size_t words = 0;
     for (int i = 0; i < argc; i++) {
-        if (is_flag(argv[i])) {
+        if (flag_of(line, argv[i])) {
             int rc = parse_flag(line, argc, argv, &i, target, parsed, &config, diag);
             if (rc) return rc;
             continue;

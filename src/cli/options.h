@@ -16,6 +16,7 @@ struct shore__option {
     const char *value; /* name of the value in the help; choices name themselves */
     const char *help;  /* the default from the target is added where it tells something */
     struct shore__value is;
+    char letter; /* "-o FILE" for "--out FILE"; 0: none */
 };
 
 /* Rows of a table. target: the struct that the table fills. More fields may follow, for example .is.least = 1. */
