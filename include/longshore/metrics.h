@@ -2,7 +2,8 @@
  *
  *     shore_meter_open(fleet, &meter, &diag)
  *     shore_meter_begin(meter)                     the first step begins
- *     each step: fill loss, norm, ... of a report; shore_meter_end(meter, &report); shore_metrics_line(&report, ...)
+ *     each step: shore_meter_charge(meter, SHORE_CHARGE_FORWARD), ...
+ *                fill loss, norm, ... of a report; shore_meter_end(meter, &report); shore_metrics_line(&report, ...)
  *
  * docs/outputs.md has the meaning of each key of a line.
  *
@@ -21,6 +22,29 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* What the time of the thread that steps is charged to, each with its name in metrics. At each moment it is one of
+ * them: what the thread does, or what it waits for. */
+#define SHORE_CHARGE_LIST(X)                                                                                    \
+    X(SHORE_CHARGE_BETWEEN, "before_forward") /* since the last step: what the script does, batches, samples */ \
+    X(SHORE_CHARGE_FORWARD, "forward")                                                                          \
+    X(SHORE_CHARGE_AGAIN, "again") /* forward, computed again in backward */                                    \
+    X(SHORE_CHARGE_BACKWARD, "backward")                                                                        \
+    X(SHORE_CHARGE_UPDATE, "update") /* on this host: the norm, updates, what else comes after backward */      \
+    X(SHORE_CHARGE_BUS, "bus")       /* copies to and from a device */                                          \
+    X(SHORE_CHARGE_LINK, "link")     /* bytes between the host and the drives */                                \
+    X(SHORE_CHARGE_DRIVE, "drive")   /* the drives themselves */                                                \
+    X(SHORE_CHARGE_COMMIT, "commit")
+
+enum shore_charge {
+#define SHORE_CHARGE_ENUM(charge, name) charge,
+    SHORE_CHARGE_LIST(SHORE_CHARGE_ENUM)
+#undef SHORE_CHARGE_ENUM
+        SHORE_CHARGES
+};
+
+/* A charge's name. Threading: any. */
+const char *shore_charge_name(enum shore_charge charge);
 
 struct shore_step_report {
     size_t size;                /* set by the caller: sizeof(struct shore_step_report) */
@@ -42,6 +66,7 @@ struct shore_step_report {
     double slow_factor;         /* how much longer it works than the others */
     double
         paced_seconds; /* part of step_seconds: the step was held back, so that drives write less a day; the caller's */
+    double charge_seconds[SHORE_CHARGES]; /* they add up to step_seconds; by shore_meter_end() */
 };
 
 struct shore_meter;
@@ -50,9 +75,14 @@ struct shore_meter;
 int shore_meter_open(struct shore_fleet *fleet, struct shore_meter **out, struct shore_diag *diag);
 /* NULL is allowed. */
 void shore_meter_close(struct shore_meter *meter);
-/* Begins a step: what was counted so far belongs to none. */
+/* Begins a step on the calling thread: what was counted so far belongs to none. Time is charged to
+ * SHORE_CHARGE_BETWEEN. */
 void shore_meter_begin(struct shore_meter *meter);
-/* Ends the step, and begins the next. Errors: -EINVAL (report->size). */
+/* From now on the time of the thread that began the step is charged to this, apart from its waits for the fleet, which
+ * the library charges by itself. Returns what it was charged to. Costs one look at the clock. Of another thread, or
+ * with NULL, nothing happens. */
+enum shore_charge shore_meter_charge(struct shore_meter *meter, enum shore_charge charge);
+/* Ends the step, and begins the next, which goes on with the same charge. Errors: -EINVAL (report->size). */
 int shore_meter_end(struct shore_meter *meter, struct shore_step_report *report);
 
 /* Writes a step's line: one JSON object without a line break. Numbers have 9 significant digits. Returns its length, as

@@ -31,7 +31,17 @@ uint64_t shore__fleet_written(const struct shore_fleet *fleet, uint32_t drive);
 /* shore_fleet_info(), as a value. */
 struct shore_fleet_info shore__fleet_info(const struct shore_fleet *fleet);
 
-/* Counts that a caller has waited for a lane of the fleet since then, by shore__now_ns(). NULL: counts nothing. */
+/* Follows the waits of callers, on the threads that wait. */
+struct shore__wait_watch {
+    void (*begins)(struct shore__wait_watch *watch, uint64_t now_ns);
+    void (*ended)(struct shore__wait_watch *watch, enum shore_lane lane, uint64_t since_ns, uint64_t now_ns);
+};
+/* The fleet has one watch, or NULL. It outlives the waits that it follows. */
+void shore__fleet_set_wait_watch(struct shore_fleet *fleet, struct shore__wait_watch *watch);
+
+/* A caller is about to wait for the fleet. Returns when that is, by shore__now_ns(). */
+uint64_t shore__fleet_waits(struct shore_fleet *fleet);
+/* Counts that a caller has waited for a lane of the fleet since then. NULL, here and above: counts nothing. */
 void shore__fleet_waited(struct shore_fleet *fleet, enum shore_lane lane, uint64_t since_ns);
 /* shore_wait(), counted. */
 int shore__fleet_wait(struct shore_fleet *fleet, enum shore_lane lane, struct shore_wait *wait,

@@ -4,10 +4,12 @@
 
 #include "base/diag.h"
 #include "drive/counters.h"
+#include "report/clock.h"
 #include "report/report.h"
 
 struct shore_meter {
     struct shore_fleet *fleet;
+    struct shore__clock *clock;
     /* when the step began */
     uint64_t start_ns;
     struct shore_ledger ledger;
@@ -30,6 +32,7 @@ int shore_meter_open(struct shore_fleet *fleet, struct shore_meter **out, struct
     int rc = m ? 0 : -ENOMEM;
     if (!rc) m->fleet = fleet;
     if (!rc) rc = watch_drives(m);
+    if (!rc) rc = shore__clock_open(fleet, &m->clock);
     if (!rc) return 0;
     shore_meter_close(m);
     *out = NULL;
@@ -38,15 +41,26 @@ int shore_meter_open(struct shore_fleet *fleet, struct shore_meter **out, struct
 
 void shore_meter_close(struct shore_meter *m) {
     if (!m) return;
+    shore__clock_close(m->clock);
     shore__slowness_fini(&m->slowness);
     free(m->busy_ns);
     free(m);
 }
 
-void shore_meter_begin(struct shore_meter *m) {
+/* What is counted from here on belongs to the next step. */
+static void take_stock(struct shore_meter *m) {
     m->ledger.size = sizeof m->ledger;
     shore_fleet_ledger(m->fleet, &m->ledger);
     m->start_ns = shore__now_ns();
+}
+
+void shore_meter_begin(struct shore_meter *m) {
+    take_stock(m);
+    shore__clock_begin(m->clock, m->start_ns);
+}
+
+enum shore_charge shore_meter_charge(struct shore_meter *m, enum shore_charge charge) {
+    return m ? shore__clock_charge(m->clock, charge) : SHORE_CHARGE_BETWEEN;
 }
 
 static void find_slow_drive(struct shore_meter *m, struct shore_step_report *r) {
@@ -60,7 +74,8 @@ int shore_meter_end(struct shore_meter *m, struct shore_step_report *r) {
     if (r->size != sizeof *r) return -EINVAL;
     struct shore_ledger was = m->ledger;
     uint64_t start_ns = m->start_ns, waited_ns = 0, peak;
-    shore_meter_begin(m);
+    take_stock(m);
+    shore__clock_end(m->clock, m->start_ns, r->charge_seconds);
     r->ledger = m->ledger;
     for (size_t i = 1; i < SHORE__COUNTERS; i++)
         *shore__counter(&r->ledger, i) -= *shore__counter(&was, i);

@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,6 +9,14 @@
 const enum shore_lane shore__busy_lanes[SHORE__BUSY_LANES] = {
     SHORE_LANE_COMPUTE,     SHORE_LANE_LINK_IN,      SHORE_LANE_DRIVE_READ, SHORE_LANE_DRIVE_WRITE,
     SHORE_LANE_DRIVE_MIXED, SHORE_LANE_DRIVE_UPDATE, SHORE_LANE_HOST_UPDATE};
+
+const char *shore_charge_name(enum shore_charge charge) {
+#define NAME(charge, name) name,
+    static const char *const names[SHORE_CHARGES] = {SHORE_CHARGE_LIST(NAME)};
+#undef NAME
+    assert((unsigned)charge < SHORE_CHARGES);
+    return names[charge];
+}
 
 struct line {
     char *out;
@@ -72,6 +81,11 @@ static void append_bytes(struct line *line, const struct shore_ledger *l) {
         append_count(line, drive_sums[i].key, total(l, &drive_sums[i]));
 }
 
+/* An object of seconds. */
+static void append_seconds(struct line *line, int i, const char *name, double seconds) {
+    append(line, "%c\"%s\":%.9g", i ? ',' : '{', name, seconds);
+}
+
 int shore_metrics_line(const struct shore_step_report *given, char *out, size_t bytes) {
     struct shore_step_report r;
     struct line line = {out, 0, bytes};
@@ -89,6 +103,10 @@ int shore_metrics_line(const struct shore_step_report *given, char *out, size_t 
     append_number(&line, "wait_seconds", r.wait_seconds);
     append_number(&line, "commit_seconds", r.commit_seconds);
     if (r.paced_seconds > 0) append_number(&line, "paced_seconds", r.paced_seconds);
+    append(&line, ",\"charges\":");
+    for (int i = 0; i < SHORE_CHARGES; i++)
+        append_seconds(&line, i, shore_charge_name(i), r.charge_seconds[i]);
+    append(&line, "}");
     append_count(&line, "replays", r.replays);
     append_bytes(&line, &r.ledger);
     append_count(&line, "resident_bytes", r.resident_bytes);
@@ -96,8 +114,7 @@ int shore_metrics_line(const struct shore_step_report *given, char *out, size_t 
     if (r.emulated) {
         append(&line, ",\"emulated\":true,\"busy\":");
         for (int i = 0; i < SHORE__BUSY_LANES; i++)
-            append(&line, "%c\"%s\":%.9g", i ? ',' : '{', shore_lane_name(shore__busy_lanes[i]),
-                   r.busy_seconds[shore__busy_lanes[i]]);
+            append_seconds(&line, i, shore_lane_name(shore__busy_lanes[i]), r.busy_seconds[shore__busy_lanes[i]]);
         append(&line, "}");
     }
     if (r.skipped) append(&line, ",\"skipped\":true");

@@ -60,7 +60,7 @@ void shore__unit_refused(struct unit *u, bool spill) {
 
 /* Waits, with the lock, until a request has ended. */
 static void await(struct shore_step *s) {
-    uint64_t since = shore__now_ns();
+    uint64_t since = shore__fleet_waits(s->fleet);
     pthread_cond_wait(&s->ended, &s->mutex);
     shore__fleet_waited(s->fleet, SHORE_LANE_DRIVE_UPDATE, since);
 }

@@ -10,7 +10,7 @@
 #define KEPT_PARTS 4u /* while one of them is free, a store that keeps writes nothing */
 
 void shore__store_wait(struct shore_activation_store *s, uint64_t *waited_ns) {
-    uint64_t start = shore__now_ns();
+    uint64_t start = shore__fleet_waits(s->fleet);
     pthread_cond_wait(&s->changed, &s->lock);
     *waited_ns += shore__now_ns() - start;
     shore__fleet_waited(s->fleet,
@@ -113,7 +113,7 @@ void shore__entry_read(struct entry *e) {
 int shore__entry_pass(struct entry *e, bool put, void *memory, struct shore_diag *diag) {
     struct shore_activation_store *s = e->store;
     struct shore_wait wait;
-    uint64_t start = shore__now_ns();
+    uint64_t start = shore__fleet_waits(s->fleet);
     s->under_way++;
     pthread_mutex_unlock(&s->lock);
     shore_wait_init(&wait);

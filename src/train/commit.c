@@ -49,12 +49,9 @@ static int append_line(struct trainer *t, struct shore_diag *diag) {
     return rc;
 }
 
-int shore__commit_finish(struct trainer *t, struct shore_diag *diag) {
-    if (!t->commit_pending) return 0;
-    int rc = shore__fleet_wait(t->fleet, SHORE_LANE_COMMIT, &t->commit, diag);
-    t->commit_pending = false;
-    if (rc) return rc;
-    account(t);
+/* Measures what is due of the committed step, and reports it. */
+static int report(struct trainer *t, struct shore_diag *diag) {
+    int rc = 0;
     if (shore__batch_validation_due(t, t->report.step)) {
         shore_pages_set_step(t->pass.pages, t->report.step);
         rc = shore__batch_validate(t, &t->report.val_loss, diag);
@@ -68,6 +65,18 @@ int shore__commit_finish(struct trainer *t, struct shore_diag *diag) {
         rc = shore__train_sample(t, t->report.step, diag);
         shore__commit_begin_counting(t);
     }
+    return rc;
+}
+
+int shore__commit_finish(struct trainer *t, struct shore_diag *diag) {
+    if (!t->commit_pending) return 0;
+    int rc = shore__fleet_wait(t->fleet, SHORE_LANE_COMMIT, &t->commit, diag);
+    t->commit_pending = false;
+    if (rc) return rc;
+    account(t);
+    enum shore_charge charge = shore_meter_charge(t->meter, SHORE_CHARGE_COMMIT);
+    rc = report(t, diag);
+    shore_meter_charge(t->meter, charge);
     return rc;
 }
 

@@ -231,7 +231,7 @@ static int compute(struct work *w, const struct chunk *c) {
 }
 
 static bool wait_for_chunk(struct work *w, struct chunk *c) {
-    uint64_t start = shore__now_ns();
+    uint64_t start = shore__fleet_waits(w->fleet);
     pthread_mutex_lock(&w->mutex);
     while (c->state != CHUNK_FETCHED && !w->all_fetched && !w->rc)
         pthread_cond_wait(&w->changed, &w->mutex);
@@ -254,7 +254,7 @@ static void write_back(struct work *w) {
 
 /* Waits for all requests that use a buffer. */
 static void drain(struct work *w) {
-    uint64_t start = shore__now_ns();
+    uint64_t start = shore__fleet_waits(w->fleet);
     for (uint32_t i = 0; i < w->how->buffers; i++) {
         if (w->chunk[i].state == CHUNK_FETCHED) shore_wait(&w->chunk[i].fetch, NULL);
         if (w->chunk[i].state == CHUNK_STORED) end(w, &w->chunk[i].store);

@@ -159,7 +159,9 @@ static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
         if (!rc && u == 0) rc = shore__gradients_begin_step(t, diag);
         if (!rc && u == 0) rc = shore__boundary_fetch(t, layers, diag);
         if (!rc && u == 0) rc = shore__train_inner_want(t, 0, diag);
+        shore_meter_charge(t->meter, SHORE_CHARGE_BACKWARD);
         if (!rc) rc = head_backward(t, u, count, diag);
+        shore_meter_charge(t->meter, SHORE_CHARGE_FORWARD);
     }
     return rc;
 }
@@ -204,10 +206,12 @@ static int unit_backward(struct trainer *t, uint32_t layer, size_t u, const stru
     if (!rc) rc = shore__train_inner_load(t, &i, diag);
     if (!rc) rc = shore__boundary_load(t, layer, u, &in);
     if (rc) return rc;
+    shore_meter_charge(t->meter, SHORE_CHARGE_AGAIN);
     if (!i.kept)
         rc = shore__layer_forward(t->m, t->c, t->pass.stream, w, pass->cos_sin, i.rows, pass->seq_len, in, &i.at,
                                   SHORE__NO_BUF);
     if (i.kept && !i.cheap) rc = shore__layer_remake_cheap(t->m, t->c, t->pass.stream, w, i.rows, in, &i.at);
+    shore_meter_charge(t->meter, SHORE_CHARGE_BACKWARD);
     if (!rc)
         rc = shore__layer_backward(t->m, t->c, t->pass.stream, w, g, pass->cos_sin, i.rows, pass->seq_len, in, &i.at,
                                    t->scratch, shore__pass_at(pass, t->dx, u));
@@ -266,15 +270,18 @@ int shore__step_compute(struct trainer *t, bool *finite, bool *replay, struct sh
     uint32_t layers = t->m->arch.n_layer;
     *finite = true;
     *replay = t->compressing = false;
+    shore_meter_charge(t->meter, SHORE_CHARGE_BETWEEN); /* also of a step that is replayed */
     shore__activations_begin_step(t);
     shore_pages_set_step(pass->pages, t->base_step);
     int rc = shore__batch_load(t, t->run->train, t->base_step * t->s->batch, t->s->batch, t->s->shuffle, diag);
+    shore_meter_charge(t->meter, SHORE_CHARGE_FORWARD);
     if (!rc) rc = shore__boundary_enter(t, 1, diag);
     if (!rc) rc = shore__pass_embed(pass, shore__boundary_working(t, 1), diag);
     for (uint32_t l = 1; !rc && l <= layers; l++)
         rc = layer_forward(t, l, diag);
     if (!rc) rc = head(t, finite, diag);
     if (!rc && !*finite) return shore__activations_settle(t, diag);
+    shore_meter_charge(t->meter, SHORE_CHARGE_BACKWARD);
     for (uint32_t l = layers; !rc && l >= 1; l--)
         rc = layer_backward(t, l, diag);
     if (!rc) rc = embedding_backward(t, diag);
@@ -288,6 +295,7 @@ int shore__step_compute(struct trainer *t, bool *finite, bool *replay, struct sh
         shore_step_drop(t->step); /* updates already submitted do not count */
         return 0;
     }
+    shore_meter_charge(t->meter, SHORE_CHARGE_UPDATE);
     if (!rc) rc = shore__gradients_finish(t, finite, replay, diag);
     return rc;
 }

@@ -49,6 +49,7 @@ static int one_step(struct trainer *t, struct shore_diag *diag) {
         rc = shore__step_compute(t, &finite, &replay, diag);
     }
     if (rc) return rc;
+    shore_meter_charge(t->meter, SHORE_CHARGE_COMMIT);
     double loss = t->report.loss;
     t->report = (struct shore_step_report){
         .size = sizeof t->report,
@@ -125,6 +126,7 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
     bool asked = info.step < last && shore__endurance_wait(&t);
     for (t.base_step = info.step; !rc && !asked && t.base_step < last;) {
         rc = one_step(&t, diag);
+        shore_meter_charge(t.meter, SHORE_CHARGE_BETWEEN);
         uint64_t made = t.base_step + 1;
         asked = events->should_stop && events->should_stop(events->ctx);
         bool keep = snapshot_due(&t, made);

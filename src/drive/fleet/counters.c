@@ -7,13 +7,28 @@ void shore__fleet_count(struct shore_fleet *f, uint32_t drive, size_t counter, u
     if (!(f->drives[drive]->ops->caps & SHORE__DRIVE_COUNTS_LINK)) f->counters[counter] += bytes;
 }
 
+void shore__fleet_set_wait_watch(struct shore_fleet *f, struct shore__wait_watch *watch) {
+    f->wait_watch = watch;
+}
+
+uint64_t shore__fleet_waits(struct shore_fleet *f) {
+    struct shore__wait_watch *watch = f ? f->wait_watch : NULL;
+    uint64_t now = shore__now_ns();
+    if (watch) watch->begins(watch, now);
+    return now;
+}
+
 void shore__fleet_waited(struct shore_fleet *f, enum shore_lane lane, uint64_t since_ns) {
-    if (f) f->counters[SHORE__COUNTER(waited_ns) + lane] += shore__now_ns() - since_ns;
+    if (!f) return;
+    struct shore__wait_watch *watch = f->wait_watch;
+    uint64_t now = shore__now_ns();
+    f->counters[SHORE__COUNTER(waited_ns) + lane] += now - since_ns;
+    if (watch) watch->ended(watch, lane, since_ns, now);
 }
 
 int shore__fleet_wait(struct shore_fleet *f, enum shore_lane lane, struct shore_wait *wait, struct shore_diag *diag) {
     if (shore_wait_is_done(wait)) return shore_wait(wait, diag);
-    uint64_t since = shore__now_ns();
+    uint64_t since = shore__fleet_waits(f);
     int rc = shore_wait(wait, diag);
     shore__fleet_waited(f, lane, since);
     return rc;

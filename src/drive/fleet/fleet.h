@@ -67,6 +67,7 @@ struct shore_fleet {
     uint32_t *written_of; /* by block: its first one there */
 
     atomic_uint_fast64_t counters[SHORE__COUNTERS]; /* of its ledger, beside those of the drives */
+    struct shore__wait_watch *_Atomic wait_watch;   /* or NULL */
 };
 
 /* fleet_memory.c: how drives are opened; least: with the least memory that works. */

@@ -56,6 +56,7 @@ static void has_the_promised_keys(void **state) {
                                        "wait_seconds",
                                        "compute_seconds",
                                        "commit_seconds",
+                                       "charges",
                                        "replays",
                                        "link_bytes",
                                        "link_gradients",
@@ -115,6 +116,22 @@ static void busy_only_where_emulated(void **state) {
     const json_t *seconds, *busy = json_object_get(json, "busy");
     assert_int_equal(json_object_size(busy), 7);
     json_object_foreach((json_t *)(uintptr_t)busy, part, seconds) assert_true(json_real_value(seconds) == 4.12345678);
+    json_decref(json);
+}
+
+static void every_charge_has_its_key(void **state) {
+    static const char *const keys[] = {"before_forward", "forward", "again", "backward", "update", "bus",
+                                       "link",           "drive",   "commit"};
+    struct shore_step_report r = usual;
+    for (int i = 0; i < SHORE_CHARGES; i++)
+        r.charge_seconds[i] = i / 8.0;
+    json_t *json = line_of(&r);
+    const json_t *charges = json_object_get(json, "charges");
+    assert_int_equal(json_object_size(charges), SHORE_CHARGES);
+    for (int i = 0; i < SHORE_CHARGES; i++) {
+        assert_string_equal(shore_charge_name(i), keys[i]);
+        assert_true(json_number_value(json_object_get(charges, keys[i])) == i / 8.0);
+    }
     json_decref(json);
 }
 
@@ -271,6 +288,7 @@ int main(void) {
         cmocka_unit_test(val_loss_only_where_measured),
         cmocka_unit_test(dropped_energy_only_where_compressed),
         cmocka_unit_test(busy_only_where_emulated),
+        cmocka_unit_test(every_charge_has_its_key),
         cmocka_unit_test(what_is_not_finite_is_null),
         cmocka_unit_test(a_line_says_how_long_it_is),
         cmocka_unit_test(progress_shows_what_matters_and_never_overflows),
