@@ -55,7 +55,8 @@ enum shore_precision {
     SHORE_PRECISIONS
 };
 
-/* A lane's name; its work; and what a step is bound by. Threading: any. */
+/* A lane's name; its work; and what a step is bound by. SHORE_LANES: no lane, but the limit of what may be written in a
+ * day. Threading: any. */
 const char *shore_lane_name(enum shore_lane lane);
 const char *shore_lane_work(enum shore_lane lane);
 const char *shore_lane_bound(enum shore_lane lane);

@@ -225,10 +225,10 @@ int shore_plan_buffer(const struct shore_plan *plan, uint32_t tensor, uint64_t n
 
 /* How long a step takes, once steps follow each other, and what it moves. */
 struct shore_plan_times {
-    size_t size; /* sizeof(struct shore_plan_times) */
-    double step_seconds;
+    size_t size;                      /* sizeof(struct shore_plan_times) */
+    double step_seconds;              /* with what steps wait for written_bytes_per_day_most */
     double lane_seconds[SHORE_LANES]; /* of work; of drives: the busiest one's. None is above step_seconds */
-    enum shore_lane bound;            /* the lane with most work */
+    enum shore_lane bound;            /* the lane with most work; SHORE_LANES if steps wait for that limit */
     uint64_t drive_read_bytes, drive_write_bytes, link_bytes;
     /* of tensors that operations make and later ones read: that stay, are computed again, and move */
     uint64_t kept_bytes, again_bytes, moved_bytes;

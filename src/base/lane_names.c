@@ -4,14 +4,15 @@
 
 static const struct words {
     const char *name, *work, *bound;
-} lanes[SHORE_LANES] = {
+} lanes[SHORE_LANES + 1] = {
 #define WORDS(lane, name, work, bound) [lane] = {name, work, bound},
     SHORE_LANE_LIST(WORDS)
 #undef WORDS
+        [SHORE_LANES] = {"max_writes_per_day", "waiting", "the limit of writes a day"},
 };
 
 static const struct words *of(enum shore_lane lane) {
-    assert((unsigned)lane < SHORE_LANES);
+    assert((unsigned)lane <= SHORE_LANES);
     return &lanes[lane];
 }
 

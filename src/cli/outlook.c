@@ -88,24 +88,6 @@ static int find_budget(const struct shore__outlook *o, bool at_least, uint64_t *
     return rc;
 }
 
-/* Steps wait where the drives may not write as much as they could. */
-static int hold_back(struct shore__outlook *o, struct shore_diag *diag) {
-    struct shore__forecast *w = &o->forecast;
-    double most = (double)o->facts.written_per_day_most, seconds;
-    if (!(most > 0)) return 0;
-    if ((double)w->drive_write_bytes > most)
-        return shore__fail(diag, SHORE_EUSAGE,
-                           "a step alone writes %s, and --max-writes-per-day lets the drives write %s: --moments 8bit "
-                           "writes less, and so may more --memory; a larger --batch writes less for each token",
-                           shore__format_size(w->drive_write_bytes).text, shore__format_size((uint64_t)most).text);
-    seconds = (double)w->drive_write_bytes * SHORE__DAY_SECONDS / most;
-    if (seconds <= w->step_seconds) return 0;
-    w->step_seconds = seconds;
-    w->tokens_per_second = (double)o->facts.batch.rows / seconds;
-    w->bound = SHORE_LANES;
-    return 0;
-}
-
 int shore__outlook_make(struct shore__outlook *o, bool at_least, struct shore_diag *diag) {
     uint64_t budget;
     int rc = shore__train_facts(o->settings, o->model, NULL, &o->facts, diag);
@@ -118,11 +100,7 @@ int shore__outlook_make(struct shore__outlook *o, bool at_least, struct shore_di
     if (!rc) rc = shore__forecast(&o->facts, 1, &o->forecast, diag);
     if (!rc) rc = find_budget(o, at_least, &budget, diag);
     if (!rc) rc = shore__forecast(&o->facts, budget, &o->forecast, diag);
-    return rc ? rc : hold_back(o, diag);
-}
-
-const char *shore__outlook_bound(const struct shore__forecast *w) {
-    return w->bound == SHORE_LANES ? "--max-writes-per-day" : shore_lane_bound(w->bound);
+    return rc;
 }
 
 static void share(char *out, size_t bytes, uint64_t part, uint64_t whole, const char *what) {
@@ -138,7 +116,7 @@ const char *shore__outlook_text(const struct shore__outlook *o, char *out, size_
     share(activations, sizeof activations, w->offloaded_bytes, all, "on the drives");
     snprintf(out, bytes, "%s of %s of memory; activations %s; a step takes about %s, bound by %s",
              shore__format_size(w->peak_bytes).text, shore__format_size(w->budget_bytes).text, activations,
-             shore__format_seconds(w->step_seconds).text, shore__outlook_bound(w));
+             shore__format_seconds(w->step_seconds).text, shore_lane_bound(w->bound));
     return out;
 }
 
@@ -233,7 +211,7 @@ static int plan_change(const struct shore__outlook *o, bool (*change)(const stru
         .settings = &c.settings, .model = o->model, .machine = &c.machine, .named = true, .lora = c.lora};
     if (!c.settings.memory_bytes) c.settings.memory_bytes = o->forecast.budget_bytes;
     if (*applies) rc = shore__outlook_make(&other, true, diag);
-    if (rc == SHORE_EUSAGE || rc == SHORE_EBUDGET)
+    if (rc == SHORE_EBUDGET)
         *applies = false, rc = 0; /* the drives may not write so much, or the machine has no such memory */
     if (*applies && other.forecast.budget_bytes > c.settings.memory_bytes)
         shore__append(out->change, sizeof out->change, " in %s",

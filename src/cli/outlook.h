@@ -35,13 +35,10 @@ struct shore__outlook {
     struct shore__facts facts;
     struct shore__forecast forecast;
 };
-/* Fills facts and forecast from the rest, within s->memory_bytes or the default of the machine. Steps wait where
- * --max-writes-per-day says so; forecast.bound is then SHORE_LANES. at_least: a budget below the minimum is raised to
- * it. Errors: SHORE_EBUDGET (more than the machine has, or less than the minimum); SHORE_EUSAGE (a step alone writes
- * more than the drives may in a day). */
+/* Fills facts and forecast from the rest, within s->memory_bytes or the default of the machine. at_least: a budget
+ * below the minimum is raised to it. Errors: SHORE_EBUDGET (more than the machine has, or less than the minimum; or a
+ * step alone writes more than the drives may in a day). */
 int shore__outlook_make(struct shore__outlook *o, bool at_least, struct shore_diag *diag);
-/* What its step is bound by: "computing". */
-const char *shore__outlook_bound(const struct shore__forecast *w);
 /* The short of it: "1.00 GiB of 2.00 GiB of memory; activations ...; a step takes about 1.2 s, bound by ..." */
 const char *shore__outlook_text(const struct shore__outlook *o, char *out, size_t bytes);
 

@@ -109,7 +109,7 @@ static void print_time(const struct shore__plan_report *r) {
     const struct shore__forecast *w = &r->outlook->forecast;
     char rate[48];
     unsigned nth = 0;
-    row("a step", "%s, bound by %s", shore__format_seconds(w->step_seconds).text, shore__outlook_bound(w));
+    row("a step", "%s, bound by %s", shore__format_seconds(w->step_seconds).text, shore_lane_bound(w->bound));
     for (int lane = 0; lane < SHORE_LANES; lane++)
         if (w->lane_seconds[lane] >= 0.0005)
             part(&nth, shore_lane_work((enum shore_lane)lane), shore__format_seconds(w->lane_seconds[lane]).text);
@@ -225,8 +225,7 @@ json_t *shore__plan_json(const struct shore__plan_report *r) {
     json_object_set_new(j, "rates", json_string(r->rates));
     json_object_set_new(j, "step_seconds", json_real(w->step_seconds));
     json_object_set_new(j, "tokens_per_second", json_real(w->tokens_per_second));
-    json_object_set_new(j, "bound",
-                        json_string(w->bound == SHORE_LANES ? "max_writes_per_day" : shore_lane_name(w->bound)));
+    json_object_set_new(j, "bound", json_string(shore_lane_name(w->bound)));
     json_object_set_new(j, "lanes", lanes_json(w));
     json_object_set_new(j, "memory", classes_json(w->memory_bytes));
     json_object_set_new(j, "memory_over_step", over_step);

@@ -445,7 +445,7 @@ int shore__plan_training(const struct shore__facts *f, uint64_t budget, struct s
     int rc = plan_with(f, budget, how, out, diag);
     if (!out->plan) return rc;
     if (needs) fill_needs(f, out->plan, needs);
-    if (rc) return needs && rc == SHORE_EBUDGET ? 0 : rc;
+    if (rc) return needs && rc == SHORE_EBUDGET && budget < needs->minimum_bytes ? 0 : rc;
     how.moves = f->offload == SHORE__ON && offloaded_most(f);
     if (how.moves) rc = try_other(f, budget, how, true, out, diag);
     how.head_units = 1;

@@ -1,6 +1,6 @@
 #include "pass/forecast.h"
 
-#include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -170,13 +170,6 @@ static void fill_times(const struct shore__facts *f, const struct shore__train_p
     out->tokens_per_second = out->step_seconds > 0 ? (double)f->batch.rows / out->step_seconds : 0;
 }
 
-/* Whether a place with a budget of its own has too little: the plan's diagnostic says which. */
-static bool lacks_place(const struct shore__facts *f, const struct shore_plan *plan) {
-    for (int k = 0; k < SHORE_PLACES; k++)
-        if (f->place_bytes[k] && plan->minimum.of[k] > f->place_bytes[k]) return true;
-    return false;
-}
-
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
 int shore__forecast(const struct shore__facts *f, uint64_t budget, struct shore__forecast *out,
@@ -196,7 +189,6 @@ int shore__forecast(const struct shore__facts *f, uint64_t budget, struct shore_
         out->comfortable_bytes = needs.comfortable_bytes;
         out->disk_bytes = needs.disk_bytes;
     }
-    if (!rc && budget >= needs.minimum_bytes && lacks_place(f, plan.plan)) rc = SHORE_EBUDGET;
     if (!rc && budget >= needs.minimum_bytes) {
         out->budget_bytes = budget;
         fill_memory(f, &plan, out);
@@ -213,17 +205,25 @@ int shore__forecast(const struct shore__facts *f, uint64_t budget, struct shore_
 #define USEFUL_PLANS 10
 #define NO_FASTER 1.01
 
+/* Seconds of a step within a budget; where it would write too much in a day, for ever. */
+static int step_within(const struct shore__facts *f, uint64_t budget, double *seconds, struct shore_diag *diag) {
+    struct shore__forecast at;
+    int rc = shore__forecast(f, budget, &at, diag);
+    *seconds = rc ? INFINITY : at.step_seconds;
+    return rc == SHORE_EBUDGET ? 0 : rc;
+}
+
 int shore__forecast_useful(const struct shore__facts *f, uint64_t *bytes, struct shore_diag *diag) {
     struct shore__forecast at;
+    double limit, seconds;
     int rc = shore__forecast(f, 1, &at, diag);
     uint64_t least = at.minimum_bytes, enough = at.comfortable_bytes;
-    if (!rc) rc = shore__forecast(f, enough, &at, diag);
-    double limit = at.step_seconds * NO_FASTER;
+    if (!rc) rc = step_within(f, enough, &limit, diag);
+    limit *= NO_FASTER;
     for (int i = 0; !rc && i < USEFUL_PLANS && least < enough; i++) {
         uint64_t middle = i ? least + (enough - least) / 2 : least;
-        rc = shore__forecast(f, middle, &at, diag);
-        if (rc) break;
-        if (at.step_seconds <= limit)
+        rc = step_within(f, middle, &seconds, diag);
+        if (seconds <= limit)
             enough = middle;
         else
             least = middle + 1;

@@ -30,8 +30,8 @@ struct shore__forecast {
     uint64_t part_bytes[SHORE__STEP_PARTS][SHORE__MEMORY_CLASSES]; /* the same of each part of it */
     uint64_t disk_bytes;                                           /* of all volumes */
     double step_seconds, tokens_per_second;
-    double lane_seconds[SHORE_LANES];                         /* of work; of drives the busiest one's */
-    enum shore_lane bound;                                    /* the lane that works longest */
+    double lane_seconds[SHORE_LANES]; /* of work; of drives the busiest one's */
+    enum shore_lane bound;            /* the lane that works longest; SHORE_LANES: the limit of writes a day */
     uint64_t link_bytes, drive_read_bytes, drive_write_bytes; /* as metrics.jsonl counts them */
     struct shore__moved_bytes moved[SHORE__MOVED_CLASSES];    /* the same by class */
     uint64_t drive_write_most_bytes;                          /* of the drive that writes most */

@@ -1,8 +1,10 @@
-/* Gives each tensor what its class has: its fate, its row, and the sum. */
+/* Gives each tensor what its class has: its fate, its row; the sum, and a step's time. */
 #include <assert.h>
 #include <string.h>
 
+#include "base/units.h"
 #include "plan/plan.h"
+#include "plan/simulate.h"
 
 uint64_t shore__tensor_bytes(const struct shore_tensor *t, bool full) {
     return full && t->full_bytes ? t->full_bytes : t->bytes;
@@ -169,4 +171,14 @@ void shore__plan_lay_out(struct shore_plan *plan) {
         plan->place_total[k] += plan->rows.bytes[k];
         plan->total.of[shore__plan_budget(plan, (enum shore_place)k)] += plan->place_total[k];
     }
+}
+
+void shore__plan_simulate(struct shore_plan *plan) {
+    struct shore_plan_times *times = &plan->times;
+    double most = plan->options.written_bytes_per_day_most;
+    shore__simulate(plan->simulation, plan->fate, times);
+    double held = most > 0 ? (double)times->drive_write_bytes / most * SHORE__DAY_SECONDS : 0;
+    if (held <= times->step_seconds) return;
+    times->step_seconds = held;
+    times->bound = SHORE_LANES;
 }

@@ -95,7 +95,7 @@ int shore_plan_open(const struct shore_program *program, const struct shore_plan
         shore_plan_close(plan);
         return rc;
     }
-    shore__simulate(plan->simulation, plan->fate, &plan->times);
+    shore__plan_simulate(plan);
     *out = plan;
     rc = too_little(plan, diag);
     return rc ? rc : writes_too_much(plan, diag);
@@ -105,7 +105,7 @@ int shore__plan_time(struct shore_plan *plan, struct shore_diag *diag) {
     shore__simulation_close(plan->simulation);
     int rc =
         shore__simulation_open(plan->program, plan->options.machine, plan->options.one_memory, &plan->simulation, diag);
-    if (!rc) shore__simulate(plan->simulation, plan->fate, &plan->times);
+    if (!rc) shore__plan_simulate(plan);
     return rc;
 }
 

@@ -79,7 +79,9 @@ static inline uint64_t shore__class_amount(const struct shore__class *k) {
     return !t->ways && !t->buffers && t->full_bytes > t->bytes ? t->full_bytes - t->bytes : 0;
 }
 
-/* Times the plan as it is, after more work was added to its program. Errors: -ENOMEM. */
+/* Simulates what is laid out, with what a step waits so that drives do not write too much. */
+void shore__plan_simulate(struct shore_plan *plan);
+/* The same, after more work was added to its program. Errors: -ENOMEM. */
 int shore__plan_time(struct shore_plan *plan, struct shore_diag *diag);
 
 /* Lays out the shares, and returns the bytes above the limit. ctx: the plan. */

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/units.h"
 #include "plan/simulate.h"
 
 #define SIMULATIONS_MOST 600u /* of a small program */
@@ -45,12 +44,9 @@ struct search {
 
 /* ---- scores ------------------------------------------------------------------------------------------------------ */
 
-/* Of the last simulation. A step waits where drives may not write as much as they could. */
+/* Of the last simulation. */
 static struct score score_of(const struct shore_plan *plan) {
     struct score score = {.seconds = plan->times.step_seconds, .written = plan->times.drive_write_bytes};
-    double most = plan->options.written_bytes_per_day_most;
-    if (most > 0 && (double)score.written / most * SHORE__DAY_SECONDS > score.seconds)
-        score.seconds = (double)score.written / most * SHORE__DAY_SECONDS;
     score.cost = score.seconds;
     for (int l = 0; l < SHORE_LANES; l++)
         score.cost += plan->times.lane_seconds[l] * WORK;
@@ -61,7 +57,7 @@ static struct score score_of(const struct shore_plan *plan) {
 
 /* Simulates what is laid out. */
 static struct score simulated(struct search *s) {
-    shore__simulate(s->plan->simulation, s->plan->fate, &s->plan->times);
+    shore__plan_simulate(s->plan);
     s->left -= s->left > 0;
     return score_of(s->plan);
 }

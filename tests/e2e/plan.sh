@@ -139,8 +139,8 @@ merge shape --batch 0
 refused "a batch of nothing" "--batch takes a whole number from 1" plan "${merged[@]}"
 refused "drives that live for nothing, without a unit" "--tbw is 600 B: give .*600TB" plan "${shape[@]}" --tbw 600
 refused "drives that live for nothing" "--tbw takes a size" plan "${shape[@]}" --tbw 0
-refused "a drive that may write nothing" "a step alone writes .*--moments 8bit" plan "${shape[@]}" --max-writes-per-day 1MiB
-refused "as train does" "a step alone writes .*--moments 8bit" "${train[@]}" --max-writes-per-day 1MiB --out "$place/no"
+refused "a drive that may write nothing" "a step alone writes .*8-bit moments" plan "${shape[@]}" --max-writes-per-day 1MiB
+refused "as train does" "a step alone writes .*8-bit moments" "${train[@]}" --max-writes-per-day 1MiB --out "$place/no"
 echo '{"drves": []}' >"$place/bad.json"
 refused "a machine with unknown keys" 'did you mean "drives"' plan "${shape[@]}" --machine "$place/bad.json"
 echo 'gpu: 1' >"$place/bad.json"

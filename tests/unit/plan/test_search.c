@@ -204,6 +204,10 @@ static void writes_are_a_cost_and_a_limit(void **state) {
     options.written_bytes_per_day_most = 86400 * 100; /* 1,000 bytes in 10 seconds */
     shore_plan_close(plan_with(p, &options, &times));
     assert_int_equal(times.drive_write_bytes, 1000);
+    assert_int_equal(times.bound, SHORE_LANE_COMPUTE);
+    options.written_bytes_per_day_most = 86400 * 50; /* in 20 */
+    shore_plan_close(plan_with(p, &options, &times));
+    assert_true(times.step_seconds == 20 && times.bound == SHORE_LANES);
     options.written_bytes_per_day_most = 999;
     assert_int_equal(shore_plan_open(p, &options, &plan, &diag), SHORE_EBUDGET);
     shore_plan_close(plan);
