@@ -31,7 +31,12 @@ uint64_t shore__fleet_written(const struct shore_fleet *fleet, uint32_t drive);
 /* shore_fleet_info(), as a value. */
 struct shore_fleet_info shore__fleet_info(const struct shore_fleet *fleet);
 
-/* Follows the waits of callers, on the threads that wait. */
+/* For how long the lanes between host and drives, and those of drives, have worked until now, by drive, as far as that
+ * is known: of an emulated machine all that it limits, otherwise the links of drives on other hosts. */
+void shore__fleet_worked(const struct shore_fleet *fleet, uint64_t (*ns)[SHORE_LANES]);
+
+/* Follows the waits of callers, on the threads that wait. A wait for a commit ends as one for UPDATE where the drives
+ * were still working on it, and then as one for the commit, both since the same time. */
 struct shore__wait_watch {
     void (*begins)(struct shore__wait_watch *watch, uint64_t now_ns);
     void (*ended)(struct shore__wait_watch *watch, enum shore_lane lane, uint64_t since_ns, uint64_t now_ns);

@@ -15,6 +15,9 @@ struct shore__clock {
     enum shore_charge charge;
     uint64_t since_ns; /* until then all time is charged */
     uint64_t charged_ns[SHORE_CHARGES];
+    uint32_t ndrives;
+    uint64_t waits_ns;                                  /* when the last wait began */
+    uint64_t (*then)[SHORE_LANES], (*now)[SHORE_LANES]; /* [ndrives]: what lanes had worked by then, and by its end */
 };
 
 static bool is_own(const struct shore__clock *c) {
@@ -28,47 +31,76 @@ static void charge_until(struct shore__clock *c, uint64_t then_ns, enum shore_ch
     c->since_ns = then_ns;
 }
 
-static enum shore_charge charge_of(enum shore_lane lane) {
+/* The longest work of these lanes of a drive during the wait. */
+static uint64_t most_worked(const struct shore__clock *c, enum shore_lane first, enum shore_lane last) {
+    uint64_t most = 0;
+    for (uint32_t d = 0; d < c->ndrives; d++)
+        for (int lane = (int)first; lane <= (int)last; lane++)
+            if (c->now[d][lane] - c->then[d][lane] > most) most = c->now[d][lane] - c->then[d][lane];
+    return most;
+}
+
+/* What held up a wait for drives: whichever worked longer during it, the link or a drive. What a drive does is known of
+ * emulated ones alone; of others, it is what the link leaves. */
+static enum shore_charge held_up(struct shore__clock *c, uint64_t since_ns, uint64_t now_ns) {
+    if (c->waits_ns != since_ns) return SHORE_CHARGE_DRIVE;
+    shore__fleet_worked(c->fleet, c->now);
+    uint64_t link = most_worked(c, SHORE_LANE_LINK_IN, SHORE_LANE_LINK_OUT);
+    uint64_t drive = most_worked(c, SHORE_LANE_DRIVE_READ, SHORE_LANE_DRIVE_UPDATE);
+    if (!drive && link < now_ns - since_ns) drive = now_ns - since_ns - link;
+    return link > drive ? SHORE_CHARGE_LINK : SHORE_CHARGE_DRIVE;
+}
+
+static enum shore_charge charge_of(struct shore__clock *c, enum shore_lane lane, uint64_t since_ns, uint64_t now_ns) {
     switch (lane) {
     case SHORE_LANE_COMMIT:
         return SHORE_CHARGE_COMMIT;
     case SHORE_LANE_BUS_IN:
     case SHORE_LANE_BUS_OUT:
         return SHORE_CHARGE_BUS;
-    case SHORE_LANE_LINK_IN:
-    case SHORE_LANE_LINK_OUT:
-        return SHORE_CHARGE_LINK;
     case SHORE_LANE_HOST_UPDATE:
         return SHORE_CHARGE_UPDATE;
     default:
-        return SHORE_CHARGE_DRIVE;
+        return held_up(c, since_ns, now_ns);
     }
 }
 
 static void begins(struct shore__wait_watch *watch, uint64_t now_ns) {
-    (void)watch;
-    (void)now_ns;
+    struct shore__clock *c = (struct shore__clock *)watch;
+    if (!is_own(c)) return;
+    c->waits_ns = now_ns;
+    shore__fleet_worked(c->fleet, c->then);
 }
 
 static void ended(struct shore__wait_watch *watch, enum shore_lane lane, uint64_t since_ns, uint64_t now_ns) {
     struct shore__clock *c = (struct shore__clock *)watch;
     if (!is_own(c)) return;
     charge_until(c, since_ns, c->charge);
-    charge_until(c, now_ns, charge_of(lane));
+    charge_until(c, now_ns, charge_of(c, lane, since_ns, now_ns));
 }
 
 int shore__clock_open(struct shore_fleet *fleet, struct shore__clock **out) {
     struct shore__clock *c = *out = calloc(1, sizeof *c);
-    if (!c) return -ENOMEM;
+    uint32_t ndrives = shore__fleet_info(fleet).ndrives;
+    if (c) c->then = calloc(2 * ndrives, sizeof *c->then);
+    if (!c || !c->then) {
+        free(c);
+        *out = NULL;
+        return -ENOMEM;
+    }
     c->watch = (struct shore__wait_watch){begins, ended};
     c->fleet = fleet;
+    c->ndrives = ndrives;
+    c->now = c->then + ndrives;
     shore__clock_begin(c, shore__now_ns());
     shore__fleet_set_wait_watch(fleet, &c->watch);
     return 0;
 }
 
 void shore__clock_close(struct shore__clock *c) {
-    if (c) shore__fleet_set_wait_watch(c->fleet, NULL);
+    if (!c) return;
+    shore__fleet_set_wait_watch(c->fleet, NULL);
+    free(c->then);
     free(c);
 }
 

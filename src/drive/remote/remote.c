@@ -279,6 +279,15 @@ void shore__remote_link_bytes(const struct shore__drive *d, uint64_t *in, uint64
     }
 }
 
+void shore__remote_link_ns(const struct shore__drive *d, uint64_t *in, uint64_t *out) {
+    struct remote *r = remote_of(d);
+    *in = *out = 0;
+    for (unsigned i = 0; i < r->nlinks; i++) {
+        *in += r->links[i].way.conn.in_ns / r->nlinks;
+        *out += r->links[i].way.conn.out_ns / r->nlinks;
+    }
+}
+
 /* Bulk counts where its request says; all other bytes are control. */
 static void remote_ledger(const struct shore__drive *d, struct shore_ledger *add_to) {
     struct remote *r = remote_of(d);

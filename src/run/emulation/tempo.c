@@ -37,14 +37,34 @@ static uint64_t ask(struct shore__tempo *t, struct lanes *of, enum shore_lane la
     return now_ns + (uint64_t)((over - now) * 1e9 + 0.5);
 }
 
+static bool is_drives(enum shore_lane lane) {
+    return lane >= SHORE_LANE_DRIVE_READ && lane <= SHORE_LANE_DRIVE_UPDATE;
+}
+
 static uint64_t over_ns(struct shore__gate *gate, enum shore_lane lane, uint32_t drive, uint64_t amount) {
     struct shore__tempo *t = (struct shore__tempo *)gate;
-    bool drives = lane >= SHORE_LANE_DRIVE_READ && lane <= SHORE_LANE_DRIVE_UPDATE;
     assert(drive < t->ndrives);
     if (lane != SHORE_LANE_DRIVE_UPDATE && drive < t->machine.ndrives && t->machine.drive[drive].shares)
         drive = t->machine.drive[drive].shares - 1;
     if (lane == SHORE_LANE_LINK_OUT && t->machine.link_shared) lane = SHORE_LANE_LINK_IN;
-    return ask(t, drives ? &t->drive[drive] : &t->host, lane, shore__now_ns(), (double)amount);
+    return ask(t, is_drives(lane) ? &t->drive[drive] : &t->host, lane, shore__now_ns(), (double)amount);
+}
+
+/* What was asked for up to now is served without a break until the bucket is free. */
+static uint64_t worked_ns(const struct shore__bucket *b, double now) {
+    double ahead = b->free > now ? b->free - now : 0;
+    return (uint64_t)((b->busy > ahead ? b->busy - ahead : 0) * 1e9);
+}
+
+static void worked(struct shore__gate *gate, uint32_t ndrives, uint64_t (*ns)[SHORE_LANES]) {
+    struct shore__tempo *t = (struct shore__tempo *)gate;
+    assert(ndrives == t->ndrives);
+    pthread_mutex_lock(&t->lock);
+    double now = (double)(shore__now_ns() - t->opened_ns) * 1e-9;
+    for (uint32_t d = 0; d < ndrives; d++)
+        for (int lane = 0; lane < SHORE_LANES; lane++)
+            ns[d][lane] = worked_ns(is_drives(lane) ? &t->drive[d].lane[lane] : &t->host.lane[lane], now);
+    pthread_mutex_unlock(&t->lock);
 }
 
 static void take_rates(struct shore__tempo *t) {
@@ -70,7 +90,7 @@ int shore__tempo_make(const struct shore_machine *e, uint32_t ndrives, struct sh
     struct shore__tempo *t = *out = calloc(1, sizeof *t + ndrives * (sizeof t->drive[0] + SPEED_BYTES));
     if (!t) return shore__out_of_memory(diag);
     pthread_mutex_init(&t->lock, NULL);
-    t->gate.over_ns = over_ns;
+    t->gate = (struct shore__gate){over_ns, worked};
     t->machine = *e;
     t->ndrives = ndrives;
     t->opened_ns = shore__now_ns();
