@@ -25,8 +25,11 @@ static inline size_t shore__counter_of_fetch(enum shore_fetch_kind kind) {
  * whose ledger says what really crossed, including frames. */
 void shore__fleet_count(struct shore_fleet *fleet, uint32_t drive, size_t counter, uint64_t bytes);
 
-/* Bytes that a drive of the fleet has written since it was opened. */
+/* Bytes that a drive of the fleet has read and written since it was opened. */
+uint64_t shore__fleet_read(const struct shore_fleet *fleet, uint32_t drive);
 uint64_t shore__fleet_written(const struct shore_fleet *fleet, uint32_t drive);
+/* Whether it is a drive of this process. */
+bool shore__fleet_owns(const struct shore_fleet *fleet, uint32_t drive);
 
 /* shore_fleet_info(), as a value. */
 struct shore_fleet_info shore__fleet_info(const struct shore_fleet *fleet);
@@ -40,8 +43,9 @@ void shore__fleet_worked(const struct shore_fleet *fleet, uint64_t (*ns)[SHORE_L
 struct shore__wait_watch {
     void (*begins)(struct shore__wait_watch *watch, uint64_t now_ns);
     void (*ended)(struct shore__wait_watch *watch, enum shore_lane lane, uint64_t since_ns, uint64_t now_ns);
+    void (*over)(struct shore__wait_watch *watch); /* the fleet closes, or gets another watch */
 };
-/* The fleet has one watch, or NULL. It outlives the waits that it follows. */
+/* The fleet has one watch, or NULL. */
 void shore__fleet_set_wait_watch(struct shore_fleet *fleet, struct shore__wait_watch *watch);
 
 /* A caller is about to wait for the fleet. Returns when that is, by shore__now_ns(). */

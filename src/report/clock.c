@@ -79,6 +79,10 @@ static void ended(struct shore__wait_watch *watch, enum shore_lane lane, uint64_
     charge_until(c, now_ns, charge_of(c, lane, since_ns, now_ns));
 }
 
+static void over(struct shore__wait_watch *watch) {
+    ((struct shore__clock *)watch)->fleet = NULL;
+}
+
 int shore__clock_open(struct shore_fleet *fleet, struct shore__clock **out) {
     struct shore__clock *c = *out = calloc(1, sizeof *c);
     uint32_t ndrives = shore__fleet_info(fleet).ndrives;
@@ -88,7 +92,7 @@ int shore__clock_open(struct shore_fleet *fleet, struct shore__clock **out) {
         *out = NULL;
         return -ENOMEM;
     }
-    c->watch = (struct shore__wait_watch){begins, ended};
+    c->watch = (struct shore__wait_watch){begins, ended, over};
     c->fleet = fleet;
     c->ndrives = ndrives;
     c->now = c->then + ndrives;
@@ -99,7 +103,7 @@ int shore__clock_open(struct shore_fleet *fleet, struct shore__clock **out) {
 
 void shore__clock_close(struct shore__clock *c) {
     if (!c) return;
-    shore__fleet_set_wait_watch(c->fleet, NULL);
+    if (c->fleet) shore__fleet_set_wait_watch(c->fleet, NULL);
     free(c->then);
     free(c);
 }

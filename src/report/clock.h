@@ -10,7 +10,7 @@
 
 struct shore__clock;
 
-/* Ownership: borrows the fleet, whose waits it follows until it is closed. Errors: -ENOMEM. */
+/* Ownership: borrows the fleet, whose waits it follows until either is closed. Errors: -ENOMEM. */
 int shore__clock_open(struct shore_fleet *fleet, struct shore__clock **out);
 /* NULL is allowed. */
 void shore__clock_close(struct shore__clock *clock);

@@ -19,7 +19,9 @@ void shore__fleet_worked(const struct shore_fleet *f, uint64_t (*ns)[SHORE_LANES
 }
 
 void shore__fleet_set_wait_watch(struct shore_fleet *f, struct shore__wait_watch *watch) {
+    struct shore__wait_watch *before = f->wait_watch;
     f->wait_watch = watch;
+    if (before) before->over(before);
 }
 
 uint64_t shore__fleet_waits(struct shore_fleet *f) {

@@ -156,6 +156,7 @@ void shore_fleet_close(struct shore_fleet *f) {
         pthread_mutex_lock(&f->lock);
     }
     pthread_mutex_unlock(&f->lock);
+    shore__fleet_set_wait_watch(f, NULL);
     for (uint32_t d = 0; f->drives && d < f->ndrives; d++) {
         if (f->drives[d]) f->drives[d]->ops->close(f->drives[d]);
     }
