@@ -89,6 +89,10 @@ int shore_meter_end(struct shore_meter *meter, struct shore_step_report *report)
  * snprintf() does: the text is cut off if that is not below bytes. Threading: any. Errors: -EINVAL (report->size). */
 int shore_metrics_line(const struct shore_step_report *report, char *out, size_t bytes);
 
+/* Writes what each drive of this process did in the step that ended last: a line of RUN/drives.jsonl, in the same form.
+ * paths: with the drives' paths. "{}" before a step has ended. Returns its length, as above. */
+int shore_meter_drives_line(const struct shore_meter *meter, bool paths, char *out, size_t bytes);
+
 #ifdef __cplusplus
 }
 #endif

@@ -16,6 +16,7 @@
 #ifndef LONGSHORE_RUN_H
 #define LONGSHORE_RUN_H
 
+#include "longshore/metrics.h"
 #include "longshore/state.h"
 
 #ifdef __cplusplus
@@ -172,6 +173,10 @@ int shore_run_record(struct shore_run *run, uint64_t step, const char *what, con
                      struct shore_diag *diag);
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
+
+/* Gives the step that is committed next a line in RUN/drives.jsonl, where the meter has ended that step: what each
+ * drive did in it. It is written with the line of metrics. Errors: as of shore_run_commit(). */
+int shore_run_drives(struct shore_run *run, const struct shore_meter *meter, struct shore_diag *diag);
 
 /* Commits the next step as shore_fleet_commit_with() does; commit->metrics is NULL. metrics: the step's line in
  * RUN/metrics.jsonl, beside its number: a JSON object on any number of lines, NULL for none, less than 1 MiB. It goes

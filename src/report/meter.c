@@ -5,7 +5,13 @@
 #include "base/diag.h"
 #include "drive/counters.h"
 #include "report/clock.h"
+#include "report/line.h"
 #include "report/report.h"
+
+/* What a drive has done. */
+struct done {
+    uint64_t read_bytes, written_bytes, busy_ns;
+};
 
 struct shore_meter {
     struct shore_fleet *fleet;
@@ -15,6 +21,9 @@ struct shore_meter {
     struct shore_ledger ledger;
     struct shore__slowness slowness; /* has no drives where they own too few segments to tell */
     uint64_t *busy_ns;               /* by drive */
+    uint32_t ndrives;
+    struct done *done, *step_done; /* [ndrives]: so far when the step began; in the step that ended last */
+    uint64_t step;                 /* that one; 0: none */
 };
 
 /* Drives that own only a few segments differ in their shares by rounding alone. */
@@ -31,6 +40,9 @@ int shore_meter_open(struct shore_fleet *fleet, struct shore_meter **out, struct
     struct shore_meter *m = *out = calloc(1, sizeof *m);
     int rc = m ? 0 : -ENOMEM;
     if (!rc) m->fleet = fleet;
+    if (!rc) m->ndrives = shore__fleet_info(fleet).ndrives;
+    if (!rc && !(m->done = calloc(2 * m->ndrives, sizeof *m->done))) rc = -ENOMEM;
+    if (!rc) m->step_done = m->done + m->ndrives;
     if (!rc) rc = watch_drives(m);
     if (!rc) rc = shore__clock_open(fleet, &m->clock);
     if (!rc) return 0;
@@ -44,7 +56,20 @@ void shore_meter_close(struct shore_meter *m) {
     shore__clock_close(m->clock);
     shore__slowness_fini(&m->slowness);
     free(m->busy_ns);
+    free(m->done);
     free(m);
+}
+
+/* Notes what each drive has done until now; ends: and what it has done in the step. */
+static void count_drives(struct shore_meter *m, bool ends) {
+    for (uint32_t d = 0; d < m->ndrives; d++) {
+        const struct done was = m->done[d], now = {shore__fleet_read(m->fleet, d), shore__fleet_written(m->fleet, d),
+                                                   shore_fleet_drive_busy_ns(m->fleet, d)};
+        m->done[d] = now;
+        if (ends)
+            m->step_done[d] = (struct done){now.read_bytes - was.read_bytes, now.written_bytes - was.written_bytes,
+                                            now.busy_ns - was.busy_ns};
+    }
 }
 
 /* What is counted from here on belongs to the next step. */
@@ -55,6 +80,7 @@ static void take_stock(struct shore_meter *m) {
 }
 
 void shore_meter_begin(struct shore_meter *m) {
+    count_drives(m, false);
     take_stock(m);
     shore__clock_begin(m->clock, m->start_ns);
 }
@@ -74,8 +100,10 @@ int shore_meter_end(struct shore_meter *m, struct shore_step_report *r) {
     if (r->size != sizeof *r) return -EINVAL;
     struct shore_ledger was = m->ledger;
     uint64_t start_ns = m->start_ns, waited_ns = 0, peak;
+    count_drives(m, true);
     take_stock(m);
     shore__clock_end(m->clock, m->start_ns, r->charge_seconds);
+    m->step = r->step;
     r->ledger = m->ledger;
     for (size_t i = 1; i < SHORE__COUNTERS; i++)
         *shore__counter(&r->ledger, i) -= *shore__counter(&was, i);
@@ -89,4 +117,26 @@ int shore_meter_end(struct shore_meter *m, struct shore_step_report *r) {
     if (r->compute_seconds < 0) r->compute_seconds = 0; /* several threads waited */
     if (m->slowness.ndrives) find_slow_drive(m, r);
     return 0;
+}
+
+int shore_meter_drives_line(const struct shore_meter *m, bool paths, char *out, size_t bytes) {
+    struct shore__line line = {out, 0, bytes};
+    if (!m->step) {
+        shore__line_add(&line, "{}");
+        return (int)line.used;
+    }
+    shore__line_add(&line, "{\"step\":%llu,\"drives\":[", (unsigned long long)m->step);
+    bool more = false;
+    for (uint32_t d = 0; d < m->ndrives; d++) {
+        if (!shore__fleet_owns(m->fleet, d)) continue;
+        const struct done *done = &m->step_done[d];
+        shore__line_add(&line, "%s{\"drive\":%u,\"read_bytes\":%llu,\"write_bytes\":%llu,\"busy_seconds\":%.9g",
+                        more ? "," : "", d, (unsigned long long)done->read_bytes,
+                        (unsigned long long)done->written_bytes, (double)done->busy_ns * 1e-9);
+        if (paths) shore__line_add_text(&line, ",\"path\":", shore_fleet_drive_path(m->fleet, d));
+        shore__line_add(&line, "}");
+        more = true;
+    }
+    shore__line_add(&line, "]}");
+    return (int)line.used;
 }

@@ -1,9 +1,9 @@
 #include <assert.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 
 #include "base/sized.h"
+#include "report/line.h"
 #include "report/report.h"
 
 const enum shore_lane shore__busy_lanes[SHORE__BUSY_LANES] = {
@@ -18,29 +18,16 @@ const char *shore_charge_name(enum shore_charge charge) {
     return names[charge];
 }
 
-struct line {
-    char *out;
-    size_t used, capacity;
-};
-
-__attribute__((format(printf, 2, 3))) static void append(struct line *line, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    size_t left = line->used < line->capacity ? line->capacity - line->used : 0;
-    line->used += (size_t)vsnprintf(left ? line->out + line->used : NULL, left, format, args);
-    va_end(args);
-}
-
 /* JSON cannot express values that are not finite. */
-static void append_number(struct line *line, const char *key, double value) {
+static void append_number(struct shore__line *line, const char *key, double value) {
     if (isfinite(value))
-        append(line, ",\"%s\":%.9g", key, value);
+        shore__line_add(line, ",\"%s\":%.9g", key, value);
     else
-        append(line, ",\"%s\":null", key);
+        shore__line_add(line, ",\"%s\":null", key);
 }
 
-static void append_count(struct line *line, const char *key, uint64_t value) {
-    append(line, ",\"%s\":%llu", key, (unsigned long long)value);
+static void append_count(struct shore__line *line, const char *key, uint64_t value) {
+    shore__line_add(line, ",\"%s\":%llu", key, (unsigned long long)value);
 }
 
 /* Counters of a ledger that a key adds. */
@@ -70,7 +57,7 @@ static uint64_t total(const struct shore_ledger *l, const struct sum *sum) {
     return bytes;
 }
 
-static void append_bytes(struct line *line, const struct shore_ledger *l) {
+static void append_bytes(struct shore__line *line, const struct shore_ledger *l) {
     uint64_t link = 0;
     for (size_t i = 0; i < sizeof link_sums / sizeof link_sums[0]; i++)
         link += total(l, &link_sums[i]);
@@ -82,16 +69,16 @@ static void append_bytes(struct line *line, const struct shore_ledger *l) {
 }
 
 /* An object of seconds. */
-static void append_seconds(struct line *line, int i, const char *name, double seconds) {
-    append(line, "%c\"%s\":%.9g", i ? ',' : '{', name, seconds);
+static void append_seconds(struct shore__line *line, int i, const char *name, double seconds) {
+    shore__line_add(line, "%c\"%s\":%.9g", i ? ',' : '{', name, seconds);
 }
 
 int shore_metrics_line(const struct shore_step_report *given, char *out, size_t bytes) {
     struct shore_step_report r;
-    struct line line = {out, 0, bytes};
+    struct shore__line line = {out, 0, bytes};
     int rc = shore__sized_in(&r, sizeof r, given, "shore_step_report", NULL);
     if (rc) return rc;
-    append(&line, "{\"step\":%llu", (unsigned long long)r.step);
+    shore__line_add(&line, "{\"step\":%llu", (unsigned long long)r.step);
     append_number(&line, "loss", r.loss);
     if (!isnan(r.val_loss)) append_number(&line, "val_loss", r.val_loss);
     append_number(&line, "grad_norm", r.grad_norm);
@@ -103,21 +90,21 @@ int shore_metrics_line(const struct shore_step_report *given, char *out, size_t 
     append_number(&line, "wait_seconds", r.wait_seconds);
     append_number(&line, "commit_seconds", r.commit_seconds);
     if (r.paced_seconds > 0) append_number(&line, "paced_seconds", r.paced_seconds);
-    append(&line, ",\"charges\":");
+    shore__line_add(&line, ",\"charges\":");
     for (int i = 0; i < SHORE_CHARGES; i++)
         append_seconds(&line, i, shore_charge_name(i), r.charge_seconds[i]);
-    append(&line, "}");
+    shore__line_add(&line, "}");
     append_count(&line, "replays", r.replays);
     append_bytes(&line, &r.ledger);
     append_count(&line, "resident_bytes", r.resident_bytes);
-    append(&line, ",\"speculated\":%s", r.speculated ? "true" : "false");
+    shore__line_add(&line, ",\"speculated\":%s", r.speculated ? "true" : "false");
     if (r.emulated) {
-        append(&line, ",\"emulated\":true,\"busy\":");
+        shore__line_add(&line, ",\"emulated\":true,\"busy\":");
         for (int i = 0; i < SHORE__BUSY_LANES; i++)
             append_seconds(&line, i, shore_lane_name(shore__busy_lanes[i]), r.busy_seconds[shore__busy_lanes[i]]);
-        append(&line, "}");
+        shore__line_add(&line, "}");
     }
-    if (r.skipped) append(&line, ",\"skipped\":true");
-    append(&line, "}");
+    if (r.skipped) shore__line_add(&line, ",\"skipped\":true");
+    shore__line_add(&line, "}");
     return (int)line.used;
 }

@@ -38,6 +38,7 @@ struct shore__run_private {
     uint64_t metrics_step;   /* of the last line */
     uint64_t metrics_bytes;
     uint64_t synced_ns;
+    bool drives_named; /* this start has said the paths of drives in drives.jsonl */
 };
 
 /* Allocates a run with nothing open. */
@@ -74,6 +75,13 @@ int shore__refuse_gguf_file(const char *path, struct shore_diag *diag);
 int shore__refuse_cache(const char *directory, struct shore_diag *diag);
 /* Writes the hint and the metrics of a restored step, durably. metrics: a file to take, or NULL for none. */
 int shore__metrics_put_back(struct shore__run *run, uint64_t step, const char *metrics, struct shore_diag *diag);
+/* Opens a file of the run that is written in place, and makes it if it is missing. One that a backup shares by a hard
+ * link is parted first. */
+int shore__run_file(struct shore__run *run, const char *name, int flags, int *fd, struct shore_diag *diag);
+/* The step of a whole line of metrics.jsonl or drives.jsonl; 0: it is none. */
+uint64_t shore__line_step(const char *line, size_t bytes);
+/* Cuts lines of drives.jsonl beyond this step off, and one that is torn. */
+void shore__drives_cut(struct shore__run *run, uint64_t step);
 /* Hands over the last complete lines of the metrics, the newest first, until take returns false. */
 void shore__metrics_backwards(const struct shore__run *run, bool (*take)(void *ctx, const char *line, size_t bytes),
                               void *ctx);

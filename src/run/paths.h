@@ -28,9 +28,9 @@ bool shore__same_path(const char *a, const char *b);
 /* Files of a run directory that belong to a step's state: the metrics, and residuals of compression. */
 int shore__files_copy(const char *from, const char *to, struct shore_diag *diag);
 /* Names of the files in a run directory, without run.json. */
-#define SHORE__RUN_FILES                                                                                        \
-    "config.json", "tokens.bin", "val.bin", "metrics.jsonl", "metrics.jsonl.old", "committed", "residual-host", \
-        "worker.json", SHORE__TOKENIZER_FILES
+#define SHORE__RUN_FILES                                                                                       \
+    "config.json", "tokens.bin", "val.bin", "metrics.jsonl", "metrics.jsonl.old", "drives.jsonl", "committed", \
+        "residual-host", "worker.json", SHORE__TOKENIZER_FILES
 /* NULL ends it */
 extern const char *const shore__run_files[];
 /* Limits of run.json and of everything else that lists a run's drives: each accepts what another can hold. */

@@ -8,6 +8,7 @@
  *   RUN/tokenizer...    copies, so that the run stands alone
  *   RUN/tokens.bin, RUN/val.bin
  *   RUN/metrics.jsonl   one object per committed step
+ *   RUN/drives.jsonl    the same of each drive
  *   RUN/committed       the hint: last committed step
  *   RUN/residual-host   residual of compression at the last clean stop or snapshot
  */
@@ -195,6 +196,10 @@ int shore__run_in_use(const char *path, struct shore_diag *diag);
 #define SHORE__METRICS_LINE_MOST (1u << 20) /* bytes of a line, with its end */
 int shore__metrics_recover(struct shore__run *run, uint64_t step, const char *line, struct shore_diag *diag);
 int shore__metrics_append(struct shore__run *run, uint64_t step, const char *line, struct shore_diag *diag);
+/* The line of drives.jsonl of the step that the meter ended last, malloc'ed; NULL: out of memory. The first one of a
+ * start has the drives' paths. */
+char *shore__drives_line(struct shore__run *run, const struct shore_meter *meter);
+int shore__drives_append(struct shore__run *run, const char *line, struct shore_diag *diag);
 /* What a record holds of a line: it, or as many of its first members as there is room for. Returns the bytes. */
 uint32_t shore__metrics_fit(const char *line, char out[SHORE__METRICS_BYTES]);
 

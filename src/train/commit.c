@@ -46,6 +46,10 @@ static int append_line(struct trainer *t, struct shore_diag *diag) {
     shore_metrics_line(&t->report, line, bytes);
     int rc = shore__metrics_append(t->run, t->report.step, line, diag);
     free(line);
+    if (rc) return rc;
+    line = shore__drives_line(t->run, t->meter);
+    rc = line ? shore__drives_append(t->run, line, diag) : shore__fail(diag, -ENOMEM, "out of memory for metrics");
+    free(line);
     return rc;
 }
 

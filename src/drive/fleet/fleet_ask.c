@@ -120,8 +120,22 @@ int shore_fleet_ledger(const struct shore_fleet *fleet, struct shore_ledger *out
     return shore__sized_out(out, &ledger, sizeof ledger);
 }
 
-uint64_t shore__fleet_written(const struct shore_fleet *f, uint32_t drive) {
+static struct shore_ledger ledger_of(const struct shore_fleet *f, uint32_t drive) {
     struct shore_ledger of = {0};
     f->drives[drive]->ops->ledger(f->drives[drive], &of);
+    return of;
+}
+
+uint64_t shore__fleet_read(const struct shore_fleet *f, uint32_t drive) {
+    const struct shore_ledger of = ledger_of(f, drive);
+    return of.drive_read_state + of.drive_read_fetch + of.drive_read_spill + of.drive_read_scratch;
+}
+
+bool shore__fleet_owns(const struct shore_fleet *f, uint32_t drive) {
+    return drive - f->own_first < f->own_count;
+}
+
+uint64_t shore__fleet_written(const struct shore_fleet *f, uint32_t drive) {
+    const struct shore_ledger of = ledger_of(f, drive);
     return of.drive_write_state + of.drive_write_spill + of.drive_write_scratch + of.drive_write_commit;
 }

@@ -25,37 +25,6 @@ static int fail_io(const struct shore__run *run, const char *what, struct shore_
     return shore__fail(diag, -errno, "%s/" NAME ": %s: %s", run->path, what, strerror(errno));
 }
 
-static int open_file(struct shore__run *run, const char *name, int flags, int *fd, struct shore_diag *diag) {
-    const struct shore__path in = shore__path_in(run->path, name);
-    const char *path = in.text;
-    struct stat st;
-    /* what is written in place would change a backup of hard links, too */
-    bool shared = stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink > 1;
-    int rc = shared ? shore__file_copy(path, path, diag) : 0;
-    *fd = rc ? -1 : open(path, flags | O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    return rc || *fd >= 0 ? rc : shore__fail_errno(diag, path, "cannot be opened");
-}
-
-/* The step of a whole line; 0: it is none. Lines of this program begin with the step; edited lines are parsed. */
-static uint64_t step_of(const char *line, size_t bytes) {
-    static const char start[] = "{\"step\":";
-    json_error_t error;
-    if (bytes > sizeof start && memcmp(line, start, sizeof start - 1) == 0 && line[bytes - 1] == '}') {
-        uint64_t step = 0;
-        const char *p = line + sizeof start - 1;
-        while (*p == ' ')
-            p++;
-        while (*p >= '0' && *p <= '9' && step < UINT64_MAX / 16)
-            step = step * 10 + (uint64_t)(*p++ - '0');
-        if (*p == ',' || *p == '}') return step;
-    }
-    json_t *j = json_loadb(line, bytes, JSON_REJECT_DUPLICATES, &error);
-    const json_t *step = json_object_get(j, "step");
-    uint64_t n = json_is_integer(step) && json_integer_value(step) > 0 ? (uint64_t)json_integer_value(step) : 0;
-    json_decref(j);
-    return n;
-}
-
 struct scan {
     uint64_t steps, bytes; /* good lines: 1 .. steps */
     bool foreign;          /* what follows is neither a torn line nor a later step */
@@ -102,7 +71,7 @@ static int scan(const struct shore__run *run, uint64_t step, struct scan *out, s
         held += (size_t)n;
         char *line = buffer, *end = NULL;
         while (more && out->steps < step && (end = memchr(line, '\n', held - (size_t)(line - buffer)))) {
-            more = step_of(line, (size_t)(end - line)) == out->steps + 1;
+            more = shore__line_step(line, (size_t)(end - line)) == out->steps + 1;
             if (!more) break;
             out->steps++;
             out->bytes += (size_t)(end - line) + 1;
@@ -118,7 +87,7 @@ static int scan(const struct shore__run *run, uint64_t step, struct scan *out, s
 }
 
 static bool take_step(void *step, const char *line, size_t bytes) {
-    *(uint64_t *)step = step_of(line, bytes);
+    *(uint64_t *)step = shore__line_step(line, bytes);
     return false;
 }
 
@@ -194,7 +163,7 @@ static void put_hint(struct shore__run *run, bool anew) {
     struct shore__run_private *p = run->private;
     char text[32];
     int bytes = snprintf(text, sizeof text, "%" PRIu64 "\n", p->metrics_step);
-    if (p->hint_fd < 0 && open_file(run, "committed", 0, &p->hint_fd, NULL) < 0) return;
+    if (p->hint_fd < 0 && shore__run_file(run, "committed", 0, &p->hint_fd, NULL) < 0) return;
     if (anew && ftruncate(p->hint_fd, 0) < 0) return;
     if (pwrite(p->hint_fd, text, (size_t)bytes, 0) == bytes) run->hint_step = p->metrics_step;
 }
@@ -202,14 +171,14 @@ static void put_hint(struct shore__run *run, bool anew) {
 int shore__metrics_recover(struct shore__run *run, uint64_t step, const char *line, struct shore_diag *diag) {
     struct shore__run_private *p = run->private;
     size_t bytes = line ? strcspn(line, "\n") : 0;
-    bool have_last = bytes > 0 && step_of(line, bytes) == step;
+    bool have_last = bytes > 0 && shore__line_step(line, bytes) == step;
     struct scan found = {0};
     struct stat st;
     if (p->metrics_fd >= 0 && fstat(p->metrics_fd, &st) == 0 && st.st_nlink == 0) {
         close(p->metrics_fd); /* it was deleted, and may have been brought back */
         p->metrics_fd = -1;
     }
-    int rc = p->metrics_fd < 0 ? open_file(run, NAME, O_APPEND, &p->metrics_fd, diag) : 0;
+    int rc = p->metrics_fd < 0 ? shore__run_file(run, NAME, O_APPEND, &p->metrics_fd, diag) : 0;
     if (rc == 0) rc = scan(run, step, &found, diag);
     if (rc < 0) return rc;
     if (fstat(p->metrics_fd, &st) < 0) return fail_io(run, "cannot be read", diag);
@@ -227,6 +196,7 @@ int shore__metrics_recover(struct shore__run *run, uint64_t step, const char *li
     }
     if (rc == 0 && fsync(p->metrics_fd) < 0) rc = fail_io(run, "cannot be made durable", diag);
     if (rc == 0) put_hint(run, true);
+    if (rc == 0) shore__drives_cut(run, step);
     p->synced_ns = shore__now_ns();
     return rc;
 }
@@ -264,11 +234,11 @@ int shore__metrics_put_back(struct shore__run *run, uint64_t step, const char *m
     p->metrics_fd = -1;
     if (metrics) rc = shore__file_copy(metrics, path.text, diag);
     if (!metrics && unlink(path.text) < 0 && errno != ENOENT) rc = fail_io(run, "cannot be removed", diag);
-    if (rc == 0 && metrics) rc = open_file(run, NAME, O_APPEND, &p->metrics_fd, diag);
+    if (rc == 0 && metrics) rc = shore__run_file(run, NAME, O_APPEND, &p->metrics_fd, diag);
     if (rc == 0 && metrics) rc = scan(run, step, &lines, diag);
     if (p->metrics_fd >= 0) close(p->metrics_fd);
     p->metrics_fd = -1; /* opening it again recovers it */
-    if (rc == 0 && p->hint_fd < 0) rc = open_file(run, "committed", 0, &p->hint_fd, diag);
+    if (rc == 0 && p->hint_fd < 0) rc = shore__run_file(run, "committed", 0, &p->hint_fd, diag);
     if (rc < 0) return rc;
     uint64_t hint = lines.steps + 1 == step ? lines.steps : step;
     int bytes = snprintf(text, sizeof text, "%" PRIu64 "\n", hint);

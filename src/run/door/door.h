@@ -17,7 +17,7 @@ struct shore_run {
     /* the pending commit */
     bool pending;
     uint64_t step;
-    char *line;
+    char *line, *drives; /* of metrics.jsonl, and of drives.jsonl; NULL: none */
     struct shore_wait commit;
     bool behind;                          /* the committed step's line could not be written */
     bool snapshot_begun, snapshot_copied; /* a part: of one that is being made, what this process has done */
@@ -27,6 +27,8 @@ struct shore_run {
 /* -EROFS; -EBUSY while a commit is pending; -EINVAL without drives. */
 int shore__door_writable(const struct shore_run *r, struct shore_diag *diag);
 int shore__door_idle(const struct shore_run *r, struct shore_diag *diag);
+/* Forgets the lines of a step that is not committed any more. */
+void shore__door_forget_lines(struct shore_run *r);
 /* Says the run's note, once. */
 void shore__door_say(struct shore_run *r);
 /* Records what opening the run has changed, and writes the metrics of the committed step, once the fleet is there. */

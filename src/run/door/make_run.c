@@ -227,7 +227,7 @@ void shore_run_close(struct shore_run *r) {
     shore_fleet_close(r->fleet);
     shore__run_close(r->run);
     shore__contents_free(r->of_model);
-    free(r->line);
+    shore__door_forget_lines(r);
     free(r->opening);
     free(r);
 }

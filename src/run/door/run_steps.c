@@ -106,12 +106,27 @@ int shore_run_commit(struct shore_run *r, const struct shore_commit *given, cons
     return 0;
 }
 
-/* Writes the committed step's line. */
-static int put_line(struct shore_run *r, struct shore_diag *diag) {
+int shore_run_drives(struct shore_run *r, const struct shore_meter *meter, struct shore_diag *diag) {
+    int rc = shore__door_writable(r, diag);
+    if (rc == 0) rc = shore__door_idle(r, diag);
+    if (rc || r->run->joins) return rc;
+    free(r->drives);
+    r->drives = shore__drives_line(r->run, meter);
+    return r->drives ? 0 : shore__out_of_memory(diag);
+}
+
+void shore__door_forget_lines(struct shore_run *r) {
+    free(r->line);
+    free(r->drives);
+    r->line = r->drives = NULL;
+}
+
+/* Writes the committed step's lines. */
+static int put_lines(struct shore_run *r, struct shore_diag *diag) {
     int rc = r->run->joins ? 0 : shore__metrics_append(r->run, r->step, r->line, diag);
     r->behind = rc < 0;
-    free(r->line);
-    r->line = NULL;
+    if (rc == 0 && r->drives) rc = shore__drives_append(r->run, r->drives, diag);
+    shore__door_forget_lines(r);
     return rc;
 }
 
@@ -120,9 +135,8 @@ int shore_run_commit_wait(struct shore_run *r, struct shore_diag *diag) {
     int rc = shore__fleet_wait(r->fleet, SHORE_LANE_COMMIT, &r->commit, diag);
     r->pending = false;
     r->unconfirmed = r->part && rc == 0;
-    if (rc == 0) return r->part ? 0 : put_line(r, diag);
-    free(r->line);
-    r->line = NULL;
+    if (rc == 0) return r->part ? 0 : put_lines(r, diag);
+    shore__door_forget_lines(r);
     return rc;
 }
 
@@ -136,15 +150,14 @@ int shore_run_confirm(struct shore_run *r, uint64_t step, struct shore_diag *dia
     rc = shore_fleet_confirm(r->fleet, step);
     if (rc) return shore__fail(diag, rc, "step %" PRIu64 " cannot be confirmed: %s", step, shore_error_text(rc));
     r->unconfirmed = false;
-    return put_line(r, diag);
+    return put_lines(r, diag);
 }
 
 int shore_run_reconnect(struct shore_run *r, struct shore_diag *diag) {
     if (!r->fleet) return shore__door_idle(r, diag);
     if (r->pending) shore_wait(&r->commit, NULL);
     r->pending = false;
-    free(r->line);
-    r->line = NULL;
+    shore__door_forget_lines(r);
     int rc = shore_fleet_reconnect(r->fleet, diag);
     return rc || r->read_only ? rc : shore__door_recover_metrics(r, diag);
 }
