@@ -79,9 +79,8 @@ static int plan(const struct shore__parsed *parsed, void *ctx) {
     struct shore__settings *s = &a->settings;
     struct shore__model *model = NULL;
     struct shore__plan_rates rates = {NULL};
-    struct shore__what_if what_if[SHORE__WHAT_IFS_MOST];
     struct shore_diag diag = {0}, no_room = {0};
-    struct shore__plan_report report = {.what_if = what_if, .tbw_bytes = a->tbw_bytes};
+    struct shore__plan_report report = {.tbw_bytes = a->tbw_bytes};
     bool named = a->drives.count > 0;
     int code = SHORE__EXIT_DONE, room = 0, rc = check(a, parsed, &model, &diag);
     if (!rc) rc = shore__plan_rates_open(a->machine, s, a->machine != NULL, &rates, &diag);
@@ -93,9 +92,7 @@ static int plan(const struct shore__parsed *parsed, void *ctx) {
     if (!rc && named) room = check_room(a, named, &o, &no_room);
     if (!rc) rc = shore__outlook_make(&o, false, &diag);
     if (!rc && !named) room = check_room(a, named, &o, &no_room);
-    if (!rc) rc = shore__forecast_useful(&o.facts, &report.useful_bytes, &diag);
-    if (!rc) rc = shore__outlook_changes(&o, what_if, &report.what_ifs, &diag);
-    report.outlook = &o;
+    if (!rc) rc = shore__outlook_report(&o, &report, &diag);
     report.rates = rates.from;
     report.name = s->model ? s->model : s->init;
     if (!rc && a->json)

@@ -9,14 +9,25 @@
 #include "cli/outlook.h"
 #include "cli/summary.h"
 #include "cli/train_options.h"
+#include "files/json.h"
+#include "run/paths.h"
 
 static const char promise[] = "longshore: finishing and committing this step; once more stops at once\n";
 
 enum { TIMED_STEPS = 256 }; /* whose median is compared with the plan */
 
+/* What is planned, and by which rates. */
+struct ahead {
+    struct shore__plan_rates rates;
+    struct shore__forecast forecast;
+    json_t *plan; /* all of it, for RUN/plan.json; NULL: nothing was planned */
+};
+
 /* State of one training's callbacks. */
 struct watch {
+    const struct shore__run *run;
     const struct shore__settings *settings;
+    const struct ahead *ahead;
     struct shore__progress progress;
     uint64_t steps; /* seen */
     double first_loss;
@@ -59,6 +70,14 @@ static int on_should_stop(void *ctx) {
 static int on_making(void *ctx, uint64_t done_bytes, uint64_t total_bytes) {
     struct watch *w = ctx;
     return shore__cli_work(w->settings->quiet ? NULL : (void *)"writing the initial state", done_bytes, total_bytes);
+}
+
+/* Keeps the plan beside the metrics, which say how it went. */
+static void on_opened(void *ctx) {
+    const struct watch *w = ctx;
+    struct shore_diag diag;
+    if (w->ahead->plan && shore__json_write_in(w->run->path, SHORE__RUN_PLAN, json_incref(w->ahead->plan), &diag))
+        shore__cli_say("the plan is not kept: %s", diag.text);
 }
 
 static int missing(const struct shore__train_args *a, struct shore_diag *diag) {
@@ -121,14 +140,9 @@ static struct shore__train_events events_of(struct watch *w) {
         .sample = on_sample,
         .should_stop = on_should_stop,
         .making = on_making,
+        .opened = on_opened,
     };
 }
-
-/* What is planned, and by which rates. */
-struct ahead {
-    struct shore__plan_rates rates;
-    struct shore__forecast forecast;
-};
 
 /* Takes the rates of the trainer's plan from a committed step on. The caller closes them, whatever is returned. */
 static int take_rates(const struct shore__train_args *args, struct shore__settings *s, uint64_t step,
@@ -139,6 +153,11 @@ static int take_rates(const struct shore__train_args *args, struct shore__settin
     return rc;
 }
 
+static void close_ahead(struct ahead *ahead) {
+    json_decref(ahead->plan);
+    shore__plan_rates_close(&ahead->rates);
+}
+
 /* Plans the training, and says the short of it. */
 static int look_ahead(const struct shore__settings *s, const struct shore__model *model, struct ahead *ahead,
                       struct shore_diag *diag) {
@@ -146,7 +165,10 @@ static int look_ahead(const struct shore__settings *s, const struct shore__model
     struct shore__outlook o = {.settings = s, .model = model, .machine = s->machine};
     int rc = shore__outlook_make(&o, true, diag);
     ahead->forecast = o.forecast;
-    if (rc || s->quiet) return rc;
+    if (rc) return rc;
+    ahead->plan = shore__outlook_json(&o, ahead->rates.from, diag);
+    if (!ahead->plan) shore__cli_say("the plan is not kept: %s", diag->text);
+    if (s->quiet) return 0;
     shore__cli_say("plan: %s", shore__outlook_text(&o, text, sizeof text));
     shore__cli_say("plan: %s", ahead->rates.from);
     return 0;
@@ -162,7 +184,7 @@ static double usual_seconds(struct watch *w) {
 static int train_and_report(struct shore__run *run, bool fresh, const struct shore__train_args *args,
                             const struct ahead *ahead) {
     struct shore_diag diag = {0};
-    struct watch w = {.settings = &run->settings, .first_loss = NAN};
+    struct watch w = {.run = run, .settings = &run->settings, .ahead = ahead, .first_loss = NAN};
     uint64_t last = run->settings.steps;
     if (run->settings.stop_at && run->settings.stop_at < last) last = run->settings.stop_at;
     w.progress = (struct shore__progress){.last_step = last, .budget_bytes = run->settings.memory_bytes};
@@ -261,7 +283,7 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
         if (!rc) code = train_and_report(new.run, true, args, &ahead);
     }
     int made = shore__train_made(args, &new, rc, &diag);
-    shore__plan_rates_close(&ahead.rates);
+    close_ahead(&ahead);
     return rc ? made : code;
 }
 
@@ -380,7 +402,7 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
     }
     if (rc) code = shore__cli_fail(rc, &diag);
     shore__run_close(run);
-    shore__plan_rates_close(&ahead.rates);
+    close_ahead(&ahead);
     return code;
 }
 

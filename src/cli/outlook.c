@@ -221,16 +221,16 @@ static int plan_change(const struct shore__outlook *o, bool (*change)(const stru
     return rc;
 }
 
-int shore__outlook_changes(const struct shore__outlook *o, struct shore__what_if out[SHORE__WHAT_IFS_MOST],
-                           uint32_t *count, struct shore_diag *diag) {
+int shore__outlook_report(const struct shore__outlook *o, struct shore__plan_report *r, struct shore_diag *diag) {
     bool (*const changes[])(const struct shore__outlook *, struct changed *) = {
         more_memory, larger_gpu, more_drives, faster_link, smaller_moments, compressed, larger_batch, adapters};
-    int rc = 0;
-    *count = 0;
+    int rc = shore__forecast_useful(&o->facts, &r->useful_bytes, diag);
+    r->outlook = o;
+    r->what_ifs = 0;
     for (size_t i = 0; !rc && i < sizeof changes / sizeof *changes; i++) {
         bool applies;
-        rc = plan_change(o, changes[i], &out[*count], &applies, diag);
-        *count += !rc && applies;
+        rc = plan_change(o, changes[i], &r->what_if[r->what_ifs], &applies, diag);
+        r->what_ifs += !rc && applies;
     }
     return rc;
 }

@@ -48,18 +48,20 @@ struct shore__what_if {
     struct shore__forecast forecast;
 };
 #define SHORE__WHAT_IFS_MOST 8u
-int shore__outlook_changes(const struct shore__outlook *o, struct shore__what_if out[SHORE__WHAT_IFS_MOST],
-                           uint32_t *count, struct shore_diag *diag);
 
 /* All that `longshore plan` says. */
 struct shore__plan_report {
     const struct shore__outlook *outlook;
     const char *name, *rates;
     uint64_t useful_bytes, tbw_bytes; /* tbw_bytes: what a drive may write in its life; 0: not said */
-    const struct shore__what_if *what_if;
+    struct shore__what_if what_if[SHORE__WHAT_IFS_MOST];
     uint32_t what_ifs;
 };
+/* Fills useful_bytes and what_if from an outlook that was made. */
+int shore__outlook_report(const struct shore__outlook *o, struct shore__plan_report *r, struct shore_diag *diag);
 void shore__plan_print(const struct shore__plan_report *r);
 json_t *shore__plan_json(const struct shore__plan_report *r);
+/* The same of an outlook that was made, with all that is found out for it. NULL: diag says why. */
+json_t *shore__outlook_json(const struct shore__outlook *o, const char *rates, struct shore_diag *diag);
 
 #endif

@@ -244,3 +244,8 @@ json_t *shore__plan_json(const struct shore__plan_report *r) {
     json_object_set_new(j, "what_if", changes_json(r));
     return j;
 }
+
+json_t *shore__outlook_json(const struct shore__outlook *o, const char *rates, struct shore_diag *diag) {
+    struct shore__plan_report report = {.rates = rates};
+    return shore__outlook_report(o, &report, diag) ? NULL : shore__plan_json(&report);
+}

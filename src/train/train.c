@@ -119,6 +119,7 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
         return rc;
     }
     out->opened = true;
+    if (events->opened) events->opened(events->ctx);
     struct shore_fleet_info info = shore__fleet_info(t.fleet);
     shore__commit_begin_counting(&t);
     uint64_t last = train_last_step(t.s);

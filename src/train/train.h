@@ -17,6 +17,7 @@ struct shore__train_events {
     /* called before memory is taken; may change what happens to activations */
     void (*planned)(void *ctx, const struct shore__facts *f, struct shore__train_plan *plan);
     shore__progress_fn making; /* called while the initial state is written */
+    void (*opened)(void *ctx); /* called once the run's directory and its state are there, before the first step */
 };
 
 /* Bytes that a run with these settings needs. */

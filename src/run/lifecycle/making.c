@@ -99,21 +99,27 @@ static int refuse_what_is_there(struct shore__run *run, bool overwrite, struct s
         return shore__advise(diag, shore__fail(diag, SHORE_EEXISTS, "%s: holds a run", run->path), SHORE_ADVICE_GO_ON,
                              run->word);
     if (shore__path_exists(run->path, MAKING)) return 0;
-    for (const char *const *name = shore__run_files; *name; name++)
-        if (shore__path_exists(run->path, *name))
-            return shore__advise(diag,
-                                 shore__fail(diag, SHORE_EEXISTS,
-                                             "%s: holds %s, which a run would replace; choose another directory",
-                                             run->path, *name),
-                                 SHORE_ADVICE_OVERWRITE, NULL);
-    return 0;
+    const char *there = shore__path_exists(run->path, SHORE__RUN_PLAN) ? SHORE__RUN_PLAN : NULL;
+    for (const char *const *name = shore__run_files; *name && !there; name++)
+        if (shore__path_exists(run->path, *name)) there = *name;
+    if (!there) return 0;
+    shore__fail(diag, SHORE_EEXISTS, "%s: holds %s, which a run would replace; choose another directory", run->path,
+                there);
+    return shore__advise(diag, SHORE_EEXISTS, SHORE_ADVICE_OVERWRITE, NULL);
+}
+
+/* The plan of an overwritten run is not the new one's. */
+static int clear_plan(const char *run_path, struct shore_diag *diag) {
+    const struct shore__path plan = shore__path_in(run_path, SHORE__RUN_PLAN);
+    return shore__atomic_remove(plan.text) && errno != ENOENT ? shore__fail_errno(diag, plan.text, "cannot be removed")
+                                                              : 0;
 }
 
 enum what { DROP, SYNC, CLEAR, MOVE };
 
 /* Drops, syncs or moves into place each file of the run in RUN/making, or clears RUN of those that it lacks. */
 static int each_file(struct shore__run *run, enum what what, struct shore_diag *diag) {
-    int rc = 0;
+    int rc = what == CLEAR ? clear_plan(run->path, diag) : 0;
     for (const char *const *name = shore__run_files; *name && rc == 0; name++) {
         const struct shore__path place = shore__path_in(run->path, *name), making = shore__path_in(run->path, MAKING);
         const struct shore__path new = shore__path_in(making.text, *name);

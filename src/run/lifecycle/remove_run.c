@@ -144,7 +144,7 @@ static int remove_file(const char *run_path, const char *name, bool *begun, stru
 
 /* Removes run.json last: until then the same command can be repeated. */
 static int remove_files(const char *path, bool *begun, shore__note_fn note, void *ctx, struct shore_diag *diag) {
-    int rc = 0;
+    int rc = remove_file(path, SHORE__RUN_PLAN, begun, diag);
     for (const char *const *name = shore__run_files; rc == 0 && *name; name++)
         rc = remove_file(path, *name, begun, diag);
     if (rc) return rc;
