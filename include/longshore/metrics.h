@@ -82,6 +82,13 @@ void shore_meter_begin(struct shore_meter *meter);
  * the library charges by itself. Returns what it was charged to. Costs one look at the clock. Of another thread, or
  * with NULL, nothing happens. */
 enum shore_charge shore_meter_charge(struct shore_meter *meter, enum shore_charge charge);
+/* The calling thread steps from here on, in place of the one before, which waits for it or has ended, and its time is
+ * charged to this: where frameworks run parts of a step in threads of their own. Returns what was charged before. With
+ * NULL, nothing happens. */
+enum shore_charge shore_meter_turn(struct shore_meter *meter, enum shore_charge charge);
+/* shore_wait() for a request to the fleet. Of the thread that steps, the time counts as a wait for this lane. NULL is
+ * allowed. Threading: any. */
+int shore_meter_wait(struct shore_meter *meter, enum shore_lane lane, struct shore_wait *wait, struct shore_diag *diag);
 /* Ends the step, and begins the next, which goes on with the same charge. Errors: -EINVAL (report->size). */
 int shore_meter_end(struct shore_meter *meter, struct shore_step_report *report);
 

@@ -130,10 +130,11 @@ def ask(function, *arguments):
 class Wait:
     """A pending request, which keeps alive the memory that it uses. ``result()`` waits for it; ``done`` does not."""
 
-    __slots__ = ("_wait", "_keeps", "_what", "_process")
+    __slots__ = ("_wait", "_keeps", "_what", "_process", "_charges", "_lane")
 
-    def __init__(self, submit, *arguments, keeps=(), what=""):
-        self._process, self._wait = os.getpid(), None
+    def __init__(self, submit, *arguments, keeps=(), what="", charges=None, lane=lib.SHORE_LANE_DRIVE_READ):
+        """charges: the Charges of the run whose drives it asks. lane: that a wait for it is charged to."""
+        self._process, self._wait, self._charges, self._lane = os.getpid(), None, charges, lane
         self._keeps, self._what = (arguments, keeps), what
         wait = ffi.new("struct shore_wait *")
         with whole:  # a signal between submit() and the assignment would leave a request that nobody waits for
@@ -162,7 +163,8 @@ class Wait:
 
     @whole
     def _end(self, diag):
-        code = lib.shore_wait(self._wait, diag)
+        meter = ffi.NULL if self._charges is None else self._charges.meter
+        code = lib.shore_meter_wait(meter, self._lane, self._wait, diag)
         self._wait = self._keeps = None
         return code
 

@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import FrameType
 from typing import Any, TypeVar, cast
 
@@ -25,6 +25,16 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 # contexts that handle tensors of this package's classes as plain ones
 DisableTorchFunction = torch._C.DisableTorchFunction
 DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass
+
+_NOTHING = nullcontext()
+
+
+def profiled(what: str, name: str = "") -> AbstractContextManager:
+    """The context that torch.profiler shows as "longshore: WHAT NAME", if it records this thread."""
+    if not torch.autograd._profiler_enabled():
+        return _NOTHING
+    return torch.profiler.record_function(f"longshore: {what} {name}".rstrip())
+
 
 # ---- tensors
 

@@ -20,7 +20,7 @@ struct shore__clock {
     uint64_t (*then)[SHORE_LANES], (*now)[SHORE_LANES]; /* [ndrives]: what lanes had worked by then, and by its end */
 };
 
-static bool is_own(const struct shore__clock *c) {
+bool shore__clock_is_mine(const struct shore__clock *c) {
     return pthread_equal(atomic_load_explicit(&c->thread, memory_order_relaxed), pthread_self());
 }
 
@@ -67,14 +67,14 @@ static enum shore_charge charge_of(struct shore__clock *c, enum shore_lane lane,
 
 static void begins(struct shore__wait_watch *watch, uint64_t now_ns) {
     struct shore__clock *c = (struct shore__clock *)watch;
-    if (!is_own(c)) return;
+    if (!shore__clock_is_mine(c)) return;
     c->waits_ns = now_ns;
     shore__fleet_worked(c->fleet, c->then);
 }
 
 static void ended(struct shore__wait_watch *watch, enum shore_lane lane, uint64_t since_ns, uint64_t now_ns) {
     struct shore__clock *c = (struct shore__clock *)watch;
-    if (!is_own(c)) return;
+    if (!shore__clock_is_mine(c)) return;
     charge_until(c, since_ns, c->charge);
     charge_until(c, now_ns, charge_of(c, lane, since_ns, now_ns));
 }
@@ -108,8 +108,12 @@ void shore__clock_close(struct shore__clock *c) {
     free(c);
 }
 
-void shore__clock_begin(struct shore__clock *c, uint64_t now_ns) {
+void shore__clock_take(struct shore__clock *c) {
     atomic_store_explicit(&c->thread, pthread_self(), memory_order_relaxed);
+}
+
+void shore__clock_begin(struct shore__clock *c, uint64_t now_ns) {
+    shore__clock_take(c);
     c->charge = SHORE_CHARGE_BETWEEN;
     c->since_ns = now_ns;
     memset(c->charged_ns, 0, sizeof c->charged_ns);
@@ -126,7 +130,7 @@ void shore__clock_end(struct shore__clock *c, uint64_t now_ns, double seconds[SH
 
 enum shore_charge shore__clock_charge(struct shore__clock *c, enum shore_charge charge) {
     enum shore_charge was = c->charge;
-    if (!is_own(c)) return was;
+    if (!shore__clock_is_mine(c)) return was;
     charge_until(c, shore__now_ns(), was);
     c->charge = charge;
     return was;

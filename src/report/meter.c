@@ -89,6 +89,16 @@ enum shore_charge shore_meter_charge(struct shore_meter *m, enum shore_charge ch
     return m ? shore__clock_charge(m->clock, charge) : SHORE_CHARGE_BETWEEN;
 }
 
+enum shore_charge shore_meter_turn(struct shore_meter *m, enum shore_charge charge) {
+    if (m) shore__clock_take(m->clock);
+    return shore_meter_charge(m, charge);
+}
+
+int shore_meter_wait(struct shore_meter *m, enum shore_lane lane, struct shore_wait *wait, struct shore_diag *diag) {
+    bool counts = m && shore__clock_is_mine(m->clock);
+    return counts ? shore__fleet_wait(m->fleet, lane, wait, diag) : shore_wait(wait, diag);
+}
+
 static void find_slow_drive(struct shore_meter *m, struct shore_step_report *r) {
     for (uint32_t d = 0; d < m->slowness.ndrives; d++)
         m->busy_ns[d] = shore_fleet_drive_busy_ns(m->fleet, d);

@@ -14,6 +14,7 @@ from .. import native
 from ..errors import LongshoreError
 from ..native import ffi, lib
 from . import rank_drives
+from .charges import Charges
 
 ASKED = 16 << 20  # the most bytes of one request: a rank that answers takes so much memory for it
 
@@ -190,6 +191,8 @@ class Part:
 class Together:
     """What all ranks that have a run do together: the base of State. If one process has all of it, it does it alone."""
 
+    charges: Charges  # of the run
+
     def __init__(self, part):
         """part: this rank's Part, or None."""
         self.part = part
@@ -206,12 +209,15 @@ class Together:
     def meet(self, what, value=None):
         """Waits until all ranks have come here, and need no parameters of earlier steps any more. Returns the values of
         all."""
-        return [value] if self.part is None else self.part.meet(what, value)
+        if self.part is None:
+            return [value]
+        with self.charges.waiting(lib.SHORE_CHARGE_LINK):
+            return self.part.meet(what, value)
 
     def take_rank_0s(self, tensor):
         """Puts rank 0's values into a tensor. All ranks call it."""
         if self.part is not None:
-            with self.together():
+            with self.together(), self.charges.waiting(lib.SHORE_CHARGE_LINK):
                 self.part.ranks.take_rank_0s(tensor)
 
     def each(self, what, work):

@@ -39,7 +39,7 @@ def recover(core, lost):
     if lost.code != lib.SHORE_ELINK or core is None or core.state is None:
         raise lost
     refuse(core)
-    with core.streams.lock:
+    with core.streams.lock, core.state.charges.during(lib.SHORE_CHARGE_LINK):
         spilled = False
         while lost is not None:
             core.state.forget_commit()

@@ -13,7 +13,9 @@ import torch
 from .. import forks, native, progress
 from ..errors import LongshoreError
 from ..native import Wait, ffi, lib
+from ..torch_internals import profiled
 from . import run_json
+from .charges import Charges
 from .layout import DTYPES, PIECE, Layout
 from .parts import Part, Together, new_volumes, owners, rank_0_first
 
@@ -67,6 +69,7 @@ class State(Together):
         self.run = ffi.gc(run, lib.shore_run_close)
         self.path = os.path.abspath(path)
         self.fleet = lib.shore_run_fleet(run)
+        self.charges = Charges(self.run, self.fleet)
         self.layout, self._step = layout, step
         self.pending = False
         self.is_written = True  # whether drives have more of the last step than its commit, which a skip is
@@ -77,6 +80,7 @@ class State(Together):
     def leave_to_parent(self):
         """In a forked child: lets go of the run and its lock without closing it."""
         if self.run is not None:
+            self.charges.leave_to_parent()
             ffi.gc(self.run, None)
             lib.shore_run_forked(self.run)
         self.run = self.fleet = None
@@ -246,7 +250,8 @@ class State(Together):
         count = self.layout.segments[block] - segment if count is None else count
         why = f"the parameters of {self.layout.blocks[block].name} cannot be fetched"
         step = self.fetched_step
-        return Wait(lib.shore_fleet_fetch, self.fleet, step, block, segment, count, kind, pointer, what=why)
+        request = self.fleet, step, block, segment, count, kind, pointer
+        return Wait(lib.shore_fleet_fetch, *request, what=why, charges=self.charges)
 
     def outdate(self, pages, block):
         """The last step has changed a block, of which other ranks have a part. pages: struct shore_pages *."""
@@ -287,7 +292,9 @@ class State(Together):
         """Begins to copy segments of a block unchanged into the next step. Returns the Wait."""
         count = self.layout.segments[block] - segment if count is None else count
         why = f"{self.layout.blocks[block].name} cannot be carried over"
-        return Wait(lib.shore_fleet_carry, self.fleet, self.step, self.attempt, block, segment, count, what=why)
+        request = self.fleet, self.step, self.attempt, block, segment, count
+        lane = lib.SHORE_LANE_DRIVE_WRITE
+        return Wait(lib.shore_fleet_carry, *request, what=why, charges=self.charges, lane=lane)
 
     def store_values(self, block, segment, count, master=None, tensors=(), m=None, v=None, last=False):
         """Writes new parameters, or new moments of some tensors, into the next step; the rest stays.
@@ -357,7 +364,8 @@ class State(Together):
             "struct shore_store", base_step=base_step, attempt=self.attempt, state=images.pointer, **where
         )
         why = f"{self.layout.blocks[block].name} cannot be stored"
-        return Wait(lib.shore_fleet_store, self.fleet, store, keeps=images, what=why)
+        lane = lib.SHORE_LANE_DRIVE_WRITE
+        return Wait(lib.shore_fleet_store, self.fleet, store, keeps=images, what=why, charges=self.charges, lane=lane)
 
     def masters(self, block):
         """Reads a block's fp32 parameters at the committed step into a Buffer."""
@@ -403,6 +411,8 @@ class State(Together):
         request = native.new(
             "struct shore_commit", step=self.step, how=lib.SHORE_COMMIT_SKIPPED if skip else lib.SHORE_COMMIT_UPDATED
         )
+        if "charges" in metrics:  # a step, which the meter has ended last; changes by hand have no such line
+            native.call(lib.shore_run_drives, self.run, self.charges.meter)
         data = ffi.from_buffer(blob)
         request.blob, request.blob_bytes = data, len(blob)
         native.call(lib.shore_run_commit, self.run, request, json.dumps(metrics).encode())
@@ -413,7 +423,7 @@ class State(Together):
         if not self.pending:
             return
         try:
-            with self.together():
+            with self.together(), profiled("wait for the commit"):
                 native.call(lib.shore_run_commit_wait, self.run)
                 if self.part is not None:
                     self.part.ranks.meet(f"the commit of step {self.step}")
@@ -484,6 +494,7 @@ class State(Together):
             run, self.run, self.fleet = self.run, None, None
             if self.part is not None:
                 self.part.end()
+            self.charges.close()
             ffi.release(run)
 
 

@@ -33,6 +33,7 @@ from ..torch_internals import (
     base,
     graph_task,
     in_backward,
+    profiled,
     saves_checkpoints_input,
     storage_id,
     tree_leaves,
@@ -159,7 +160,8 @@ class Activations:
             if type(entry) is _Mark:
                 return Stayed(tensor, entry)
             if entry is None:
-                entry = self._take(tensor, storage, saves_checkpoints_input())
+                with profiled("offload an activation"):
+                    entry = self._take(tensor, storage, saves_checkpoints_input())
                 if entry is None:
                     mark = self.known[key] = _Mark()
                     return Stayed(tensor, mark)
@@ -272,7 +274,8 @@ class Activations:
                 )
             memory = entry.given and entry.given()
             if memory is None:
-                memory = self._bring(entry, saved.device)
+                with profiled("bring an activation"):
+                    memory = self._bring(entry, saved.device)
                 entry.watches.append(_counter(memory))
                 entry.given = weakref.ref(memory)
             if entry.crossing is not None:

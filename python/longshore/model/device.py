@@ -1,5 +1,6 @@
 """Devices other than the CPU, as the library knows them: struct shore_device, made of torch.Stream and torch.Event."""
 
+import contextlib
 import errno
 import threading
 
@@ -82,17 +83,25 @@ _unfinished: list = []  # memory of lost devices, which nobody else may get
 class _Stream:
     """A stream of PyTorch's, with the events on it that have not passed."""
 
-    def __init__(self, stream):
-        self.stream, self.recorded, self.passed = stream, 0, 0
-        self.events = {}  # {position: torch.Event}, in their order
+    def __init__(self, stream, copies):
+        """copies: it is one of the engine's own, which nothing is computed on."""
+        self.stream, self.copies, self.recorded, self.passed = stream, copies, 0, 0
+        self.computed = None  # the last event of a computing stream that this one follows
+        self.events = {}  # {position: (torch.Event, `computed` at that moment)}, in their order
 
     def note(self):
         """Forgets events that have passed, the first ones first."""
-        for position, event in list(self.events.items()):
+        for position, (event, _) in list(self.events.items()):
             if not event.query():
                 return
             del self.events[position]
             self.passed = position
+
+    def follow(self, event, computed):
+        """What is called on it from here on follows a torch.Event. computed: whether that is of a computing stream."""
+        self.stream.wait_event(event)
+        if computed:
+            self.computed = event
 
 
 class Device:
@@ -103,6 +112,7 @@ class Device:
         self.device, self.is_unified = device, cuda.is_unified(device)
         # bytes that may be on their way from it at once, half of them gradients, half activations; None: any number
         self.crossing_most, self.more_may_cross = None, lambda: False
+        self.charges = None  # the Charges of the open run
         self.failure = None  # the first exception of a callback: nothing that was called after it has run for sure
         self._lock = threading.Lock()
         self._numbers, self._streams = {}, []  # {what PyTorch knows a stream by: its number}; from number 1 on
@@ -208,14 +218,14 @@ class Device:
 
     def new_stream(self):
         """The number of a stream of its own."""
-        return self.number_of(torch.Stream(self.device))
+        return self.number_of(torch.Stream(self.device), copies=True)
 
-    def number_of(self, stream):
+    def number_of(self, stream, copies=False):
         """The number of a torch.Stream, which stands for it in the library as a pointer."""
         with self._lock:
             known = stream.stream_id, stream.device_index
             if known not in self._numbers:
-                self._streams.append(_Stream(stream))
+                self._streams.append(_Stream(stream, copies))
                 self._numbers[known] = ffi.cast("void *", len(self._streams))
             return self._numbers[known]
 
@@ -234,15 +244,29 @@ class Device:
             there.note()
             there.recorded += 1
             event.position = there.recorded
-            there.events[there.recorded] = there.stream.record_event()
+            there.events[there.recorded] = there.stream.record_event(), there.computed
         return event[0]
 
     def event_of(self, event):
         """The torch.Event of a struct shore_event; None: it has passed."""
+        return self._both(event)[0]
+
+    def _both(self, event):
         with self._lock:
             there = self._of(event.stream)
             there.note()
-            return None if event.position <= there.passed else there.events[event.position]
+            return (None, None) if event.position <= there.passed else there.events[event.position]
+
+    def wait(self, event):
+        """Waits for a struct shore_event. Of a copy, the thread that steps is charged for the bus once what the copy
+        follows is computed."""
+        until, computed = self._both(event)
+        if computed is not None:
+            computed.synchronize()
+        copies = until is not None and self._of(event.stream).copies and self.charges is not None
+        with self.charges.waiting(lib.SHORE_CHARGE_BUS) if copies else contextlib.nullcontext():
+            if until is not None:
+                until.synchronize()
 
     def on(self, number):
         """The torch.Stream of a number."""
@@ -251,9 +275,9 @@ class Device:
     def copy(self, number, to, source):
         """Copies on a stream, once what this thread computes so far is there. Returns the struct shore_event behind
         it."""
-        stream = self.on(number)
-        stream.wait_event(torch.accelerator.current_stream(self.device).record_event())
-        with stream:
+        there = self._of(number)
+        there.follow(torch.accelerator.current_stream(self.device).record_event(), True)
+        with there.stream:
             to.copy_(source, non_blocking=True)
         return self.record(number)
 
@@ -262,8 +286,8 @@ class Device:
         one that this thread computes on."""
         before = self.event_of(event) if event.stream else None
         if before is not None:
-            stream = torch.accelerator.current_stream(self.device) if number is None else self.on(number)
-            stream.wait_event(before)
+            there = self._of(self.computing() if number is None else number)
+            there.follow(before, not self._of(event.stream).copies)
 
     # ---- failures
 
@@ -343,9 +367,7 @@ def _follow(ctx, stream, event):
     device = ffi.from_handle(ctx)
 
     def follow():
-        before = device.event_of(event)
-        if before is not None:
-            device.on(stream).wait_event(before)
+        device.follow(event, stream)
 
     return device.tried(follow)
 
@@ -355,10 +377,9 @@ def _wait(ctx, event, timeout_ns, diag):
     device, passed = ffi.from_handle(ctx), []
 
     def wait():
-        before = device.event_of(event)
-        if before is not None and timeout_ns:
-            before.synchronize()
-        passed.append(before is None or bool(timeout_ns))
+        if timeout_ns:
+            device.wait(event)
+        passed.append(bool(timeout_ns) or device.event_of(event) is None)
 
     code = device.tried(wait)
     if code and diag != ffi.NULL:

@@ -7,6 +7,7 @@ import weakref
 import torch
 
 from ..errors import AbsentParameterError, LongshoreError
+from ..native import lib
 from ..torch_internals import (
     DisableTorchFunctionSubclass,
     in_backward,
@@ -121,8 +122,16 @@ def refuse_within_backward(what):
         raise LongshoreError(f"{what}: backward() is still running; call it after backward() has ended")
 
 
+def _at_gradient(output, given, call):
+    """Calls call() when the gradient of an output has arrived. given: leaves that are only passed on."""
+    given = {id(t) for t in given}
+    for t in tree_leaves(output):
+        if isinstance(t, torch.Tensor) and t.requires_grad and id(t) not in given:
+            t.register_hook(lambda gradient: call())
+
+
 class ModelHook:
-    """The hooks of the whole model: its forward begins and ends."""
+    """The hooks of the whole model: its forward begins and ends, and its backward begins."""
 
     def __init__(self, streams):
         self.streams = streams
@@ -153,6 +162,8 @@ class ModelHook:
             replaced = _put_back(streams)
             if replaced:
                 raise LongshoreError(f"{replaced}: was replaced in forward, and has been put back; {IN_PASS}")
+            if torch.is_grad_enabled() and not in_backward():
+                _at_gradient(output, (), weakref.proxy(streams).backward_runs)
 
 
 class ModuleHook:
@@ -180,25 +191,27 @@ class ModuleHook:
         module.register_forward_hook(Hook(self.post_forward), always_call=True, with_kwargs=True)
 
     def pre_forward(self, module, args, kwargs):
-        streams, blocks = self.streams, self.blocks
+        streams, blocks, again = self.streams, self.blocks, in_backward()
         if args and type(args[0]) is sliced_loss.Call and not args[0].reads:
             return None
         streams.clock.stop()
+        if again and streams.state is not None:
+            streams.state.charges.turn(lib.SHORE_CHARGE_AGAIN)
         if self.is_layer and streams.turns is not None:
             streams.turns.gate(module)
         if self.shares_slots and not all(streamed.present for streamed in blocks):
             args, kwargs = streams.places.copy_out((args, kwargs))  # views of a block that this one may evict
         streams.inside.enter(module, blocks)
-        saver = checkpoint_that_saves() if in_backward() else None
+        saver = checkpoint_that_saves() if again else None
         for streamed in blocks:
             if not streams.ready(streamed):
                 streams.ensure(streamed)
             streamed.recomputer = saver and weakref.ref(saver)
         # not in backward, where recomputation goes with the prefetch of pre_backward()
-        if self.is_layer and not in_backward():
+        if self.is_layer and not again:
             streams.prefetch_next(self.last, 1)
         if streams.clock.runs:
-            streams.clock.go("backward" if in_backward() else "forward", *self.unit)
+            streams.clock.go("backward" if again else "forward", *self.unit)
         if self.is_layer and streams.fates is not None:
             streams.fates.begin(streams.inside, self.name, module, args, kwargs)
         return args, kwargs
@@ -208,6 +221,8 @@ class ModuleHook:
         if self.is_layer and streams.fates is not None:
             streams.fates.end(streams.inside, self.name, module, output is not None)
         streams.leave(module)
+        if in_backward() and not streams.inside.modules:
+            streams.backward_runs()
         if self.is_layer and streams.turns is not None:
             streams.turns.leave(module)
         if self.shares_slots and not all(streamed.pins for streamed in blocks):
@@ -215,16 +230,14 @@ class ModuleHook:
             streams.retire(blocks)
         # an embedding's backward does not need its parameters
         if self.is_layer and torch.is_grad_enabled() and type(module) is not torch.nn.Embedding:
-            # not tensors that it only passes on: their gradients arrive when another layer computes
-            given = {id(t) for t in tree_leaves((args, kwargs))}
-            for t in tree_leaves(output):
-                if isinstance(t, torch.Tensor) and t.requires_grad and id(t) not in given:
-                    t.register_hook(lambda gradient: self.pre_backward(module))
+            # not of tensors that it only passes on: their gradients arrive when another layer computes
+            _at_gradient(output, tree_leaves((args, kwargs)), lambda: self.pre_backward(module))
         return output
 
     def pre_backward(self, module):
         """A gradient of the module's output has arrived: its backward begins."""
         streams = self.streams
+        streams.backward_runs()
         streams.clock.stop()
         if streams.turns is not None:
             streams.turns.check(module)

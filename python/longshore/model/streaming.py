@@ -18,7 +18,16 @@ from ..drives import recovery
 from ..errors import AbsentParameterError, LongshoreError
 from ..interrupts import whole
 from ..native import lib
-from ..torch_internals import carry_hooks, in_backward, may_get, parameters_of, storage_users, version_of
+from ..torch_internals import (
+    at_end_of_backward,
+    carry_hooks,
+    in_backward,
+    may_get,
+    parameters_of,
+    profiled,
+    storage_users,
+    version_of,
+)
 from . import hooks, write_tracking
 from .absent import Absent, Handle
 from .activations import Stayed
@@ -100,6 +109,8 @@ class Streams:
             self.core().device_memory.begin()
         self.tier.open(state, self.blocks)
         self.state, self.asleep = state, None
+        if self.device is not None:
+            self.device.charges = state.charges
         for streamed in self.blocks:  # memory may hold blocks of another state
             streamed.step, streamed.slot.holds = -1, None
             streamed.updates += 1
@@ -229,7 +240,8 @@ class Streams:
     def _fetch(self, streamed):
         """Brings a block into its slot."""
         try:
-            self.tier.give(streamed)
+            with profiled("fetch", streamed.block.name):
+                self.tier.give(streamed)
         except LongshoreError as failure:
             core = self.core()
             if core is not None and failure.code != lib.SHORE_ELINK:
@@ -308,6 +320,15 @@ class Streams:
                     old.step = -1
                     streamed.slot.holds = None
             self.tier.want(streamed, is_free)
+
+    def backward_runs(self):
+        """This thread steps, in backward. A pass that no gradient of a parameter comes from, as torch.autograd.grad()
+        may make it, ends as a part of what a script does then."""
+        if self.state is not None:
+            charges = self.state.charges
+            before = charges.turn(lib.SHORE_CHARGE_BACKWARD)
+            if before not in (lib.SHORE_CHARGE_BACKWARD, lib.SHORE_CHARGE_AGAIN):
+                at_end_of_backward(lambda: charges.turn(before))
 
     def prefetch_next(self, number, by):
         """Prefetches the layer after a block's own, in forward (by=1) or backward (by=-1)."""

@@ -12,6 +12,7 @@ from ..errors import LongshoreError, NotFiniteError, RankError
 from ..interrupts import whole
 from ..model import placement, random_numbers
 from ..model.forward_scope import Hook
+from ..native import lib
 from ..ranks.launch import ranks
 from ..step import commit_blob, layer_major
 from ..step.compression import Compression
@@ -153,8 +154,9 @@ class Core:
         self.device_memory.before_pass((args, kwargs), torch.is_grad_enabled())
         if torch.is_grad_enabled() and not in_backward():
             self.meter.start(self.state)
-        if self.streams.turns is None and not in_backward():
-            self.ranks.come("a forward pass")
+        if self.ranks.size > 1 and self.streams.turns is None and not in_backward():
+            with self.state.charges.waiting(lib.SHORE_CHARGE_LINK):
+                self.ranks.come("a forward pass")
         given = self.device_memory.given(args, kwargs)
         numbered = self.trains and module.training and torch.is_grad_enabled() and not in_backward()
         self.own_random.begin(self, module.training, self.cycle.forwards if numbered else None)
@@ -164,6 +166,8 @@ class Core:
             self.streams.progress.begin(
                 self.state.step + 1, len(self.streams.layers), self.accumulate, self.gradients.passes
             )
+        if torch.is_grad_enabled() and not in_backward():
+            self.state.charges.turn(lib.SHORE_CHARGE_FORWARD)
         return given
 
     def _after_forward(self, module, args, output):
@@ -185,6 +189,8 @@ class Core:
         self.leave_forward()
         self.gradients.has_pass &= not passes
         self.cycle.drop()
+        if self.state is not None:
+            self.state.charges.turn(lib.SHORE_CHARGE_BETWEEN)
         self.streams.hide_unused()
         if self.streams.activations is not None:
             self.streams.activations.settle()  # those of a pass that failed need no memory of the device any more

@@ -11,12 +11,13 @@ import torch
 from ..drives import recovery
 from ..interrupts import whole
 from ..model import hooks, placement
+from ..native import lib
 from ..progress import Progress
 from ..step import commit_blob, param_groups
 from ..step.loss_graph import refuse_other
 from ..step.step_cycle import Phase, StepResult
 from ..step.sum_groups import parts_of
-from ..torch_internals import outside_inference_mode
+from ..torch_internals import outside_inference_mode, profiled
 from . import checkpoint, export, memory, open_engines, sleep, weights
 from .core import Core
 from .engine_surface import Face, with_signature
@@ -125,6 +126,7 @@ class Engine(Face):
                 core.gradients.end_of_backward()
                 core.device_memory.after_pass(True)
                 cycle.end_pass([value], parts)
+                core.state.charges.turn(lib.SHORE_CHARGE_BETWEEN)
         except BaseException as failure:
             with core.undoing(failure):
                 core.drop_gradients()
@@ -150,13 +152,16 @@ class Engine(Face):
         finite (with on_nonfinite="skip" the step counts instead, and the state stays as it was).
         """
         core = self._core
-        core.cycle.open_state("step")
+        charges = core.cycle.open_state("step").charges
         hooks.before_step(core.streams, "engine.step")
         self.optimizer.group_of = param_groups.read(self.optimizer)
         core.leave_forward()
         try:
-            while (result := recovery.persist(core, core.cycle.make)) is None:
-                pass
+            charges.turn(lib.SHORE_CHARGE_UPDATE)
+            with profiled("update"):
+                while (result := recovery.persist(core, core.cycle.make)) is None:
+                    pass
+            charges.turn(lib.SHORE_CHARGE_BETWEEN)
             return result
         except BaseException as failure:
             with core.undoing(failure):

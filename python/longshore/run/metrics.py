@@ -21,7 +21,7 @@ class Meter:
     pass."""
 
     def __init__(self):
-        self.state = self.meter = None
+        self.state = None
         self.peak, self.keeper = None, allocator.Keeper()
         self.sent = 0, 0  # by all ranks to each other, until the last step but one, and until the last one
         self.say_by(_log.info)
@@ -89,9 +89,8 @@ class Meter:
     def restart(self, state):
         """A step begins: what came before belongs to none."""
         if self.state is not state:
-            meter = native.made("struct shore_meter *", lib.shore_meter_open, state.fleet)
-            self.state, self.meter, self.slow = state, ffi.gc(meter, lib.shore_meter_close), None
-        lib.shore_meter_begin(self.meter)
+            self.state, self.slow = state, None
+        state.charges.begin()
 
     def of_step(self, state, groups, loss, norm, dropped_energy, speculated, skipped):
         """Returns the metrics of the step that ends now. groups: the optimizer's parameter groups."""
@@ -111,7 +110,7 @@ class Meter:
             speculated=speculated,
             skipped=skipped,
         )
-        native.check(lib.shore_meter_end(self.meter, report))
+        native.check(lib.shore_meter_end(state.charges.meter, report))
         self._say_slow(native.text(report.slow_drive), report.slow_factor)
         line = ffi.new("char[]", lib.shore_metrics_line(report, ffi.NULL, 0) + 1)
         lib.shore_metrics_line(report, line, len(line))

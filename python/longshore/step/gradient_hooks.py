@@ -6,6 +6,7 @@ import weakref
 
 from ..errors import LongshoreError
 from ..interrupts import whole
+from ..native import lib
 from ..torch_internals import (
     DisableTorchFunctionSubclass,
     at_end_of_backward,
@@ -77,9 +78,12 @@ class HookSide:
 
     @whole
     def _end_of_script_pass(self):
+        charges = self.streams.state.charges
+        charges.turn(lib.SHORE_CHARGE_BACKWARD)
         self._task = None
         self.end_of_backward()
         self.streams.core().cycle.passes += 1
+        charges.turn(lib.SHORE_CHARGE_BETWEEN)
 
     def take(self, p):
         """The first post-accumulate hook: takes p.grad. A script's own hooks see the sum so far, as in PyTorch."""

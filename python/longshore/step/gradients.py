@@ -10,6 +10,7 @@ from ..drives.layout import PIECE
 from ..drives.state import Buffer
 from ..errors import LongshoreError
 from ..native import SEGMENT, ffi, lib
+from ..torch_internals import profiled
 from .block_gradients import BlockGradients, is_zeros
 from .grad_attribute import Shown
 from .gradient_hooks import HookSide
@@ -144,7 +145,7 @@ class Gradients(HookSide, ScriptSide):
             waiting = sum(block.nbytes for block in self.blocks if block.open or block.spilled)
             core.cycle.micro_batches.refuse_more(waiting, self.room)
             return
-        with self._recovering():
+        with self._recovering(), profiled("gradients of", self.streams.blocks[number].block.name):
             self._hand_over(number, core, place.last)
 
     def add_parts(self, number, parts):

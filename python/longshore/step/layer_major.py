@@ -24,6 +24,7 @@ from ..model import random_numbers
 from ..model.absent import ONE_BY_ONE
 from ..model.device import accelerators, numbers
 from ..model.forward_scope import checkpoint_that_saves
+from ..native import lib
 from ..torch_internals import enter_mode, in_backward, modes
 from .loss_graph import refuse_other
 from .micro_batch_graphs import Graphs
@@ -201,6 +202,7 @@ class Turns:
         """Runs one backward pass for these micro-batches, whose forward passes have ended."""
         gradients = self.core.gradients
         self.core.cycle.expect(numbers[-1] == self.count - 1, len(numbers), numbers[0])
+        self.core.state.charges.turn(lib.SHORE_CHARGE_BACKWARD)
         self.current_backward = numbers[0] if len(numbers) == 1 else None
         roots = [(self.losses[n], None) for n in numbers] + [
             (root, torch.zeros_like(root)) for n in numbers for root in self.graphs.roots(n)
@@ -276,6 +278,7 @@ class Turns:
             self.changed.wait_for(lambda: self.turn == me or self.failure is not None)
             if self.failure is not None:
                 raise _Stopped
+        self.core.state.charges.turn(lib.SHORE_CHARGE_FORWARD)
         self.graphs.begin_turn(me, self.sequential)
         for streamed in self.core.streams.blocks:
             if streamed.present:
@@ -459,8 +462,10 @@ class Together:
                 core.own_random.end_step()
                 turns.finish()
             with whole:
+                core.state.charges.turn(lib.SHORE_CHARGE_BACKWARD)
                 gradients.end_of_backward()
                 core.device_memory.after_pass(True)
+                core.state.charges.turn(lib.SHORE_CHARGE_BETWEEN)
                 losses = numbers(losses, streams.device)
                 cycle.end_pass([torch.tensor(n, dtype=torch.float64, device="cpu") for n in losses], parts)
                 self.nodes = turns.graphs.turn_nodes

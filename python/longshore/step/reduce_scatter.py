@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import BudgetError, RankError
-from ..native import ffi, readable
+from ..native import ffi, lib, readable
 from .block_gradients import BlockGradients, is_zeros, zeros
 
 END = -1  # in place of a block: the rank publishes no other in this round
@@ -151,7 +151,7 @@ class ReduceScatter:
     def _let_others_follow(self):
         """Where memory has no room, waits until no rank is behind: what others have not asked for yet stays here."""
         waits = time.monotonic() + self.ranks.timeout
-        with self.changed:
+        with self.changed, self._waiting():
             while self.nbytes > self.gradients.room and self._is_ahead() and time.monotonic() < waits:
                 self.changed.wait(1)
 
@@ -256,7 +256,8 @@ class ReduceScatter:
             if block.held:
                 self._publish(number)
         self._tell((self.round, END, 0))
-        everyone = self.ranks.meet(f"the gradients of step {self._step()}", (self.counts, self.arrived))
+        with self._waiting():
+            everyone = self.ranks.meet(f"the gradients of step {self._step()}", (self.counts, self.arrived))
         due = {}
         for number in sorted({number for counts, _ in everyone for number in counts}, reverse=True):
             self.gradients.blocks[number].arrived.update(*(arrived.get(number, ()) for _, arrived in everyone))
@@ -271,7 +272,7 @@ class ReduceScatter:
             self._ask(number, due[number])
             if following is not None:
                 self._ask(following, due[following])
-            with self.changed:
+            with self.changed, self._waiting():
                 self.changed.wait_for(lambda number=number: self._are_here(number))
             for first in True, False:  # as if poll() had added the first ones, which it may have
                 if nths := [(rank, nth) for rank, nth in due[number] if (nth == 0) == first]:
@@ -282,10 +283,16 @@ class ReduceScatter:
     def _step(self):
         return self.state.step + 1
 
+    def _waiting(self):
+        """The context in which this rank waits for others."""
+        return self.state.charges.waiting(lib.SHORE_CHARGE_LINK)
+
     def agree(self):
         """A pass has ended that is not the step's last, as far as ranks know: all have p.grad where one has it."""
         arrived = {number: block.arrived for number, block in enumerate(self.local) if block.arrived}
-        for theirs in self.ranks.meet("the end of a backward pass", arrived):
+        with self._waiting():
+            everyone = self.ranks.meet("the end of a backward pass", arrived)
+        for theirs in everyone:
             for number, indices in theirs.items():
                 self.local[number].arrived |= indices
 

@@ -138,6 +138,7 @@ class StepCycle:
     def begin_pass(self):
         """Prepares a backward pass."""
         gradients = self.core.gradients
+        self.core.state.charges.turn(lib.SHORE_CHARGE_BACKWARD)
         if self.micro_batches.shared is None:
             self.micro_batches.share("backward", *self.micro_batches.of_loop())
         gradients.hide()
@@ -168,6 +169,10 @@ class StepCycle:
         self.micro_batches.refuse_other("the step", self.passes)
         self.settle()
         core = self.core
+        with core.state.charges.during(lib.SHORE_CHARGE_UPDATE):
+            return self._decide(core)
+
+    def _decide(self, core):
         values = device.numbers([loss for loss, _ in self.losses], core.streams.device)
         losses = [value / parts for value, (_, parts) in zip(values, self.losses)]
         told = losses, core.meter.told(core.ranks), core.buffers.changed()

@@ -1,0 +1,198 @@
+"""Where the time of a step goes: each line of metrics.jsonl charges all of it."""
+
+import json
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import longshore
+import models
+from longshore.native import lib, text
+
+NAMES = [text(lib.shore_charge_name(charge)) for charge in range(lib.SHORE_CHARGES)]
+
+
+def lines(run, name="metrics.jsonl"):
+    with open(run / name, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def checked(run):
+    """The charges of each step, which add up to its seconds."""
+    out = []
+    for line in lines(run):
+        charges = line["charges"]
+        assert list(charges) == NAMES
+        assert min(charges.values()) >= 0
+        assert sum(charges.values()) == pytest.approx(line["step_seconds"], rel=1e-6)
+        out.append(charges)
+    return out
+
+
+def engine_of(run, model=None, **options):
+    torch.manual_seed(3)
+    options = {"memory": "64MiB", "lr": 1e-3, **options}
+    return longshore.wrap(models.gpt2() if model is None else model, run=run, **options)
+
+
+class Slow(nn.Module):
+    """A layer whose passes take at least so long."""
+
+    def __init__(self, forward, backward):
+        super().__init__()
+        self.inner, self.forward_seconds, self.backward_seconds = nn.Linear(8, 8), forward, backward
+
+    def forward(self, x):
+        time.sleep(self.forward_seconds)
+        out = self.inner(x)
+        if out.requires_grad:
+            out.register_hook(lambda gradient: time.sleep(self.backward_seconds))
+        return out
+
+
+def slow(forward, backward=0.0):
+    return nn.Sequential(Slow(forward, backward), nn.Linear(8, 8))
+
+
+X = torch.ones(2, 8)
+
+
+def own_backward(engine, loss):
+    engine.backward(loss)
+    engine.step()
+
+
+def scripts_backward(engine, loss):
+    loss.backward()
+    engine.optimizer.step()
+    engine.optimizer.zero_grad()
+
+
+def in_turns(engine, loss):
+    engine.train_batch([X, X], lambda output, batch: output.sum())
+
+
+@pytest.mark.parametrize("loop", [own_backward, scripts_backward])
+def test_each_part_of_a_step_is_charged_to_its_name(tmp_path, loop):
+    with engine_of(tmp_path / "run", slow(0.05, 0.06)) as engine:
+        for _ in range(3):
+            time.sleep(0.04)
+            loop(engine, engine(X).sum())
+            engine.settle()
+            with torch.no_grad():
+                engine(X)  # an evaluation
+    for charges in checked(tmp_path / "run")[1:]:  # the first step begins with its forward pass
+        assert charges["before_forward"] >= 0.09 and charges["forward"] >= 0.05 and charges["backward"] >= 0.06
+        assert charges["update"] > 0 and charges["again"] == charges["bus"] == charges["link"] == 0
+
+
+def test_micro_batches_in_turns(tmp_path):
+    with engine_of(tmp_path / "run", slow(0.05, 0.06)) as engine:
+        for _ in range(3):
+            time.sleep(0.04)
+            in_turns(engine, None)
+    for charges in checked(tmp_path / "run")[1:]:
+        assert charges["before_forward"] >= 0.04 and charges["forward"] >= 0.1 and charges["backward"] >= 0.12
+
+
+def test_accumulated_passes_and_a_skipped_step(tmp_path):
+    with engine_of(tmp_path / "run", slow(0.03), on_nonfinite="skip") as engine:
+        engine.accumulate = 2
+        for step in range(3):
+            for _ in range(2):
+                time.sleep(0.02)
+                engine.backward(engine(X).sum() * (float("inf") if step == 1 else 1.0))
+            assert engine.step().skipped == (step == 1)
+    charges = checked(tmp_path / "run")
+    assert len(charges) == 3
+    for of_step in charges:
+        assert of_step["before_forward"] >= 0.02 and of_step["forward"] >= 0.06
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_what_is_computed_again(tmp_path, reentrant):
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.slow = nn.Linear(8, 8), slow(0.05)
+
+        def forward(self, x):
+            return torch.utils.checkpoint.checkpoint(self.slow, self.first(x), use_reentrant=reentrant)
+
+    with engine_of(tmp_path / "run", Checkpointed()) as engine:
+        for _ in range(2):
+            own_backward(engine, engine(X).sum())
+            scripts_backward(engine, engine(X).sum())
+    for charges in checked(tmp_path / "run"):
+        assert charges["again"] >= 0.05 and charges["forward"] >= 0.05 and charges["backward"] > 0
+
+
+def test_a_gradient_that_a_script_asks_for_ends(tmp_path):
+    with engine_of(tmp_path / "run", slow(0.0, 0.03)) as engine:
+        for _ in range(2):
+            x = X.clone().requires_grad_()
+            loss = engine(x).square().sum()
+            (g,) = torch.autograd.grad(loss, x, create_graph=True)
+            time.sleep(0.05)  # what the script does between forward and backward
+            own_backward(engine, loss + g.sum())
+    for charges in checked(tmp_path / "run"):
+        assert charges["forward"] >= 0.05 and charges["backward"] >= 0.06
+
+
+def test_two_engines_do_not_charge_each_other(tmp_path):
+    with engine_of(tmp_path / "a", slow(0.0)) as a, engine_of(tmp_path / "b", slow(0.05, 0.05)) as b:
+        for _ in range(3):
+            own_backward(a, a(X).sum())
+            own_backward(b, b(X).sum())
+    for charges in checked(tmp_path / "a")[1:]:
+        assert charges["before_forward"] >= 0.1
+    for charges in checked(tmp_path / "b"):
+        assert charges["forward"] >= 0.05 and charges["backward"] >= 0.05
+
+
+def test_a_run_that_goes_on(tmp_path):
+    with engine_of(tmp_path / "run", slow(0.0)) as engine:
+        own_backward(engine, engine(X).sum())
+        engine.reopen(tmp_path / "run")
+        own_backward(engine, engine(X).sum())
+        engine.sleep()
+        engine.wake()
+        own_backward(engine, engine(X).sum())
+    with longshore.resume(tmp_path / "run", slow(0.0)) as engine:
+        own_backward(engine, engine(X).sum())
+    assert len(checked(tmp_path / "run")) == 4
+
+
+def test_what_each_drive_did(tmp_path):
+    for drive in "ab":
+        (tmp_path / drive).mkdir()
+    with engine_of(tmp_path / "run", drives=[tmp_path / "a", tmp_path / "b"]) as engine:
+        for batch in models.tokens(3):
+            own_backward(engine, engine(**batch).loss)
+            with longshore.resident(engine.module.transformer.ln_f.weight, write=True), torch.no_grad():
+                engine.module.transformer.ln_f.weight.mul_(2)  # in the step, or one by hand
+            engine.settle()
+            with longshore.resident(engine.module.transformer.ln_f.weight, write=True), torch.no_grad():
+                engine.module.transformer.ln_f.weight.mul_(2)
+    by_step = {line["step"]: line for line in lines(tmp_path / "run") if "charges" in line}
+    of_drives = lines(tmp_path / "run", "drives.jsonl")
+    assert [line["step"] for line in of_drives] == list(by_step) and len(by_step) == 3
+    for line in of_drives:
+        assert [drive["drive"] for drive in line["drives"]] == [0, 1]
+        for key in "read_bytes", "write_bytes":
+            assert sum(drive[key] for drive in line["drives"]) == by_step[line["step"]][f"drive_{key}"]
+
+
+def test_torch_profiler_shows_what_the_engine_does(tmp_path):
+    batches = models.tokens(3)
+    with engine_of(tmp_path / "run", memory="5MiB") as engine:
+        own_backward(engine, engine(**batches[0]).loss)
+        with torch.profiler.profile() as profile:
+            own_backward(engine, engine(**batches[1]).loss)
+        own_backward(engine, engine(**batches[2]).loss)
+    shown = {event.name for event in profile.events() if event.name.startswith("longshore: ")}
+    layers = [f"transformer.h.{n}" for n in range(3)]
+    assert {f"longshore: {what} {layer}" for what in ("fetch", "gradients of") for layer in layers} <= shown
+    assert "longshore: update" in shown and "longshore: wait for the commit" in shown
