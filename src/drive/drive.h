@@ -9,6 +9,7 @@
 
 #include "drive/gate.h"
 #include "drive/planes.h"
+#include "drive/recorder.h"
 #include "storage/volume.h"
 
 struct shore__address;
@@ -98,7 +99,8 @@ struct shore__drive {
     const struct shore__volume_desc *desc; /* its segments, and its fleet */
     const char *path;                      /* for messages */
     uint64_t disk_bytes;
-    struct shore__gate *gate; /* for local drives; NULL: none */
+    struct shore__gate *gate;         /* for local drives; NULL: none */
+    struct shore__recorder *recorder; /* of what it works on; NULL: none */
 };
 
 /* Configuration of any kind of drive. Its pointers outlive the drive. */

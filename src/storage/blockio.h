@@ -35,6 +35,7 @@ struct shore__io_op {
     uint64_t offset; /* multiple of SHORE__IO_ALIGN */
     uint32_t bytes;  /* multiple of SHORE__IO_ALIGN */
     void *user;
+    uint64_t begun_ns;      /* the submitter's, as user is */
     uint64_t not_before_ns; /* on shore__now_ns()'s clock: not returned before; 0: returned as soon as it ends */
     int rc;                 /* out: 0 or a negative code */
 };

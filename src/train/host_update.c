@@ -223,10 +223,13 @@ static int compute(struct work *w, const struct chunk *c) {
     uint64_t over_ns = gate ? gate->over_ns(gate, SHORE_LANE_HOST_UPDATE, 0, elems) : 0;
     struct shore_diag diag = {0};
     int rc = 0;
+    const uint64_t start = shore__recorder_clock(w->fleet->recorder);
     for (uint32_t i = 0; !rc && i < c->nspans; i++)
         rc = update_span(w, c, &c->spans[i], &diag);
     if (rc) fail(w, rc, &diag);
     if (gate) shore__sleep_until(over_ns);
+    if (start)
+        shore__recorder_worked(w->fleet->recorder, SHORE_LANE_HOST_UPDATE, SHORE__NO_DRIVE, start, shore__now_ns(), 0);
     return rc;
 }
 

@@ -24,11 +24,12 @@ struct shore_fleet {
     struct shore__drive_config config;
     struct shore__addresses at; /* the drives' addresses, as given */
     uint32_t ndrives;
-    uint32_t own_first, own_count; /* the drives of this process: all, unless it is a part */
-    struct shore__drive **drives;  /* by place in the fleet; NULL while opening */
-    struct shore__range *ranges;   /* see placement.h */
-    struct shore__meter *meters;   /* by drive */
-    struct shore__gate *gate;      /* or NULL */
+    uint32_t own_first, own_count;    /* the drives of this process: all, unless it is a part */
+    struct shore__drive **drives;     /* by place in the fleet; NULL while opening */
+    struct shore__range *ranges;      /* see placement.h */
+    struct shore__meter *meters;      /* by drive */
+    struct shore__gate *gate;         /* or NULL */
+    struct shore__recorder *recorder; /* or NULL */
     uint64_t fleet_id[2];
     uint64_t generation;
     uint64_t first_epoch; /* the one that sealing writes */

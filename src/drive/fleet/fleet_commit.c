@@ -108,7 +108,9 @@ static void commit_ended(struct shore__join *join) {
         f->broken_diag = join->diag;
         shore__fleet_next_round(f);
     }
-    f->counters[SHORE__COUNTER(commit_ns)] += shore__now_ns() - f->commit_start_ns;
+    const uint64_t now_ns = shore__now_ns();
+    f->counters[SHORE__COUNTER(commit_ns)] += now_ns - f->commit_start_ns;
+    shore__recorder_worked(f->recorder, SHORE_LANE_COMMIT, SHORE__NO_DRIVE, f->commit_start_ns, now_ns, 0);
     f->unconfirmed = f->is_part && !rc;
     struct held held = {0};
     if (!f->unconfirmed) held = take_held(f);

@@ -143,6 +143,16 @@ void shore__fleet_set_gate(struct shore_fleet *f, struct shore__gate *gate) {
         f->drives[d]->gate = gate;
 }
 
+void shore__fleet_set_recorder(struct shore_fleet *f, struct shore__recorder *recorder) {
+    f->recorder = recorder;
+    for (uint32_t d = 0; d < f->ndrives; d++)
+        f->drives[d]->recorder = recorder;
+}
+
+struct shore__recorder *shore__fleet_recorder(const struct shore_fleet *f) {
+    return f ? f->recorder : NULL;
+}
+
 void shore_fleet_close(struct shore_fleet *f) {
     if (!f) return;
     pthread_mutex_lock(&f->lock);

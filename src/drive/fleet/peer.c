@@ -138,7 +138,7 @@ int shore__peer_make(const struct shore_fleet_options *options, uint32_t drive, 
         *told = (struct shore__wire_open){0};
         p->told.desc.scratch_bytes = 0; /* the stripes of this process lie on its own drives */
     }
-    p->drive = (struct shore__drive){&peer_ops, &p->told.desc, p->told.path, p->told.disk_bytes, NULL};
+    p->drive = (struct shore__drive){&peer_ops, &p->told.desc, p->told.path, p->told.disk_bytes, NULL, NULL};
     p->fetch_elsewhere = options->fetch_elsewhere;
     p->ctx = options->elsewhere_ctx;
     *out = &p->drive;

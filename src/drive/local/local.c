@@ -4,12 +4,26 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "base/units.h"
 
 void shore__local_io_failed(struct shore__local *l, struct shore__local_job *job, const struct shore__io_op *op) {
     if (job->rc && job->rc != SHORE_ENONFINITE) return;
     const char *path = l->volume.file.path;
     if (op->kind == SHORE__IO_READ) path = shore__volume_file_at(&l->volume, op->offset);
     job->rc = shore__io_explain(path, op, &job->diag);
+}
+
+void shore__local_io_done(const struct shore__local *l, const struct shore__io_op *op) {
+    struct shore__recorder *r = l->front.drive.recorder;
+    if (!r || !op->begun_ns || op->kind == SHORE__IO_PAUSE) return;
+    enum shore_lane lane = op->kind == SHORE__IO_READ ? SHORE_LANE_DRIVE_READ : SHORE_LANE_DRIVE_WRITE;
+    shore__recorder_worked(r, lane, l->volume.desc.drive, op->begun_ns, shore__now_ns(), op->bytes);
+}
+
+/* One link takes all drives' bytes, in the order in which they ask. */
+void shore__local_crossed(const struct shore__local *l, enum shore_lane lane, uint64_t over_ns, uint64_t bytes) {
+    struct shore__recorder *r = l->front.drive.recorder;
+    if (r && over_ns) shore__recorder_worked(r, lane, SHORE__NO_DRIVE, shore__now_ns(), over_ns, bytes);
 }
 
 int shore__local_check_spilled(const struct shore__local *l, struct shore__local_job *job, uint32_t local,

@@ -34,6 +34,9 @@ int shore__local_commit(struct shore__local *l, struct shore__local_job *job);
 int shore__local_snapshot(struct shore__local *l, struct shore__local_job *job);
 int shore__local_blob(struct shore__local *l, struct shore__local_job *job);
 
+/* Tell the recorder: an operation has ended; bytes are on the link until then (0: no gate lets it take time). */
+void shore__local_io_done(const struct shore__local *l, const struct shore__io_op *op);
+void shore__local_crossed(const struct shore__local *l, enum shore_lane lane, uint64_t over_ns, uint64_t bytes);
 /* Records where an operation failed. The first failure of a job stays. */
 void shore__local_io_failed(struct shore__local *l, struct shore__local_job *job, const struct shore__io_op *op);
 

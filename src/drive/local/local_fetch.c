@@ -57,6 +57,7 @@ static void submit_op(struct fetcher *f, struct span *p, enum shore__io_kind kin
     assert(p->pending < SHORE_PLANE_COUNT);
     struct shore__io_op *op = &p->op[p->pending];
     *op = (struct shore__io_op){.kind = kind, .buffer = buffer, .offset = offset, .bytes = (uint32_t)bytes, .user = p};
+    op->begun_ns = shore__recorder_clock(f->l->front.drive.recorder);
     enum shore_lane lane = kind == SHORE__IO_WRITE ? SHORE_LANE_DRIVE_WRITE : SHORE_LANE_DRIVE_READ;
     uint64_t drive_ns = gate_ns(f, lane, bytes);
     op->not_before_ns = drive_ns > p->link_ns ? drive_ns : p->link_ns;
@@ -225,7 +226,10 @@ static uint64_t cross_link(struct fetcher *f, const struct span *p, const struct
                     ? p->count * each /* in the other kinds, the padding behind a block does not cross */
                     : shore__layout_bytes(layout, job->block, job->segment + p->at, p->count, each);
     }
-    return gate_ns(f, in ? SHORE_LANE_LINK_IN : SHORE_LANE_LINK_OUT, bytes);
+    enum shore_lane lane = in ? SHORE_LANE_LINK_IN : SHORE_LANE_LINK_OUT;
+    uint64_t over_ns = gate_ns(f, lane, bytes);
+    shore__local_crossed(f->l, lane, over_ns, bytes);
+    return over_ns;
 }
 
 static void start_span(struct fetcher *f, struct span *p) {
@@ -290,6 +294,7 @@ static void reap(struct fetcher *f) {
             shore__local_io_failed(f->l, p->job, ops[i]);
             p->failed = true;
         }
+        shore__local_io_done(f->l, ops[i]);
         if (--p->pending == 0) finish_span(f, p);
     }
 }

@@ -52,6 +52,7 @@ static void submit_op(struct shore__pipeline *p, struct chunk *c, struct shore__
     assert(c->pending < shore__local_chunk_ops(&p->l->front.config));
     *op = what;
     op->user = c;
+    op->begun_ns = shore__recorder_clock(p->l->front.drive.recorder);
     int rc = shore__io_submit(p->l->update_io, op);
     if (rc) {
         op->rc = rc;
@@ -88,7 +89,9 @@ static void hold(struct shore__pipeline *p, struct chunk *c, enum shore_lane lan
     if (!p->l->front.drive.gate || !shore__front_is_of_attempt(&p->l->front, c->job)) return;
     uint64_t amount = amount_of(p->l, c, lane);
     if (!amount) return;
-    submit_op(p, c, (struct shore__io_op){.kind = SHORE__IO_PAUSE, .not_before_ns = gate_ns(p->l, c, lane, amount)});
+    uint64_t over_ns = gate_ns(p->l, c, lane, amount);
+    if (lane != SHORE_LANE_DRIVE_UPDATE) shore__local_crossed(p->l, lane, over_ns, amount);
+    submit_op(p, c, (struct shore__io_op){.kind = SHORE__IO_PAUSE, .not_before_ns = over_ns});
 }
 
 /* Whether a plane is read. An update receives the new residual, so it does not read the old one. */
@@ -376,7 +379,8 @@ static void compute_chunk(struct shore__pipeline *p, struct chunk *c) {
         rc = check_leaves(p, c);
         break;
     }
-    l->front.compute_ns += shore__now_ns() - start;
+    uint64_t now = shore__now_ns();
+    l->front.compute_ns += now - start;
     if (rc) {
         if (!job->rc || job->rc == SHORE_ENONFINITE) job->rc = rc;
         c->failed = true;
@@ -387,6 +391,8 @@ static void compute_chunk(struct shore__pipeline *p, struct chunk *c) {
     }
     c->state = CHUNK_COMPUTED;
     hold(p, c, SHORE_LANE_DRIVE_UPDATE);
+    if (c->pending && c->op[0].not_before_ns > now) now = c->op[0].not_before_ns;
+    shore__recorder_worked(l->front.drive.recorder, SHORE_LANE_DRIVE_UPDATE, l->volume.desc.drive, start, now, 0);
     if (c->pending == 0) start_writes(p, c);
 }
 
@@ -411,6 +417,7 @@ static void reap(struct shore__pipeline *p, unsigned min) {
             shore__local_io_failed(p->l, c->job, ops[i]);
             c->failed = true;
         }
+        shore__local_io_done(p->l, ops[i]);
         if (--c->pending) continue;
         if (c->state == CHUNK_READING) {
             c->state = CHUNK_READY;

@@ -241,10 +241,20 @@ static int (*const run_null[])(struct ram *r, struct shore__local_job *job) = {
     [SHORE__LOCAL_BEGIN] = run_begin,    [SHORE__LOCAL_COMMIT] = run_commit, [SHORE__LOCAL_DISCARD] = run_discard,
 };
 
+static void record(const struct ram *r, const struct shore__local_job *job, uint64_t start) {
+    bool update = job->kind == SHORE__LOCAL_UPDATE, read = job->kind == SHORE__LOCAL_FETCH;
+    bool brings = job->kind == SHORE__LOCAL_CALL && shore__function(job->call.function)->brings;
+    if (!update && !read && job->kind != SHORE__LOCAL_CALL) return;
+    enum shore_lane lane = update ? SHORE_LANE_DRIVE_UPDATE : brings ? SHORE_LANE_DRIVE_WRITE : SHORE_LANE_DRIVE_READ;
+    shore__recorder_worked(r->front.drive.recorder, lane, r->desc.drive, start, shore__now_ns(), 0);
+}
+
 static void *run_lane(struct ram *r, struct shore__lane *lane) {
     struct shore__local_job *job;
     while ((job = (struct shore__local_job *)shore__lane_pop(lane, true))) {
+        const uint64_t start = shore__recorder_clock(r->front.drive.recorder);
         job->rc = (r->keeps ? run : run_null)[job->kind](r, job);
+        if (start) record(r, job, start);
         shore__front_finish(&r->front, lane, job);
     }
     return NULL;

@@ -187,6 +187,13 @@ static int gather(struct remote_link *l, struct remote_request *q, struct shore_
     return 0;
 }
 
+/* Returns when the link was done; 0: nothing is recorded. */
+static uint64_t record_link(struct remote *r, enum shore_lane lane, uint64_t start, uint64_t bytes) {
+    const uint64_t now = start ? shore__now_ns() : 0;
+    if (start && bytes) shore__recorder_worked(r->drive.recorder, lane, r->drive.desc->drive, start, now, bytes);
+    return now;
+}
+
 static int send_request(struct remote *r, struct remote_link *l, struct remote_request *q, unsigned char *body,
                         struct shore_diag *diag) {
     struct shore__frame frame = {.type = q->fields.type, .id = q->id, .body = body, .body_bytes = put_body(body, q)};
@@ -196,9 +203,12 @@ static int send_request(struct remote *r, struct remote_link *l, struct remote_r
     for (int i = 0; i < REMOTE_PARTS; i++)
         if (q->bulk_bytes[i])
             frame.bulk[frame.nbulk++] = (struct iovec){(void *)(uintptr_t)q->bulk[i], q->bulk_bytes[i]};
+    const uint64_t start = shore__recorder_clock(r->drive.recorder);
     rc = shore__conn_send(&l->way.conn, &frame, diag);
+    const uint64_t sent_ns = record_link(r, SHORE_LANE_LINK_IN, start, q->bulk_bytes[0] + q->bulk_bytes[1]);
     pthread_mutex_lock(&r->lock);
     if (!rc) count_sent(r, q);
+    q->sent_ns = sent_ns;
     bool answered = q->state == REMOTE_ANSWERED;
     q->state = REMOTE_SENT;
     l->sends = false;
@@ -264,6 +274,18 @@ static int keep_result(struct remote_request *q, const struct shore__wire_answer
     return 0;
 }
 
+/* What the drive did between a request and its answer. */
+static void record_drive(struct remote *r, const struct remote_request *q, uint64_t came_ns) {
+    enum shore_lane lane = SHORE_LANE_DRIVE_READ;
+    if (q->fields.type == SHORE__WIRE_UPDATE)
+        lane = SHORE_LANE_DRIVE_UPDATE;
+    else if (q->fields.type == SHORE__WIRE_CALL && q->bulk_bytes[0])
+        lane = SHORE_LANE_DRIVE_WRITE;
+    else if (q->fields.type != SHORE__WIRE_FETCH && q->fields.type != SHORE__WIRE_CALL)
+        return;
+    shore__recorder_worked(r->drive.recorder, lane, r->drive.desc->drive, q->sent_ns, came_ns, 0);
+}
+
 /* Takes an answer whose bulk is still to be read. */
 static int take_answer(struct remote *r, struct remote_link *l, const struct shore__wire_header *h,
                        const unsigned char *body, struct shore_diag *diag) {
@@ -280,7 +302,9 @@ static int take_answer(struct remote *r, struct remote_link *l, const struct sho
     if (h->bulk_bytes != (a.rc ? 0 : q->dst_bytes))
         return shore__fail(diag, SHORE_ELINK, "an answer came with %llu bytes instead of %llu",
                            (unsigned long long)h->bulk_bytes, (unsigned long long)q->dst_bytes);
+    const uint64_t came_ns = shore__recorder_clock(r->drive.recorder);
     if (h->bulk_bytes) rc = shore__conn_read(&l->way.conn, q->dst, q->dst_bytes, diag);
+    if (h->bulk_bytes) record_link(r, SHORE_LANE_LINK_OUT, came_ns, h->bulk_bytes);
     if (!rc && !a.rc) rc = keep_result(q, &a, r);
     if (rc == -EINVAL) rc = shore__fail(diag, SHORE_ELINK, "an answer came with invalid results");
     if (rc) return rc == -ENOMEM ? shore__fail(diag, rc, "out of memory") : rc;
@@ -297,6 +321,7 @@ static int take_answer(struct remote *r, struct remote_link *l, const struct sho
         r->updates_out -= is_update(q);
     }
     bool sent = q->state == REMOTE_SENT;
+    if (sent && q->sent_ns && came_ns) record_drive(r, q, came_ns);
     if (!sent) {
         q->state = REMOTE_ANSWERED;
         q->rc = a.rc;

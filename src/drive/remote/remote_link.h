@@ -39,7 +39,8 @@ struct remote_request {
     uint64_t id;
     struct remote_link *link; /* the connection it was sent on */
     enum remote_state state;
-    int rc; /* of an answer that came before sending had ended */
+    uint64_t sent_ns; /* when sending had ended, if that is recorded */
+    int rc;           /* of an answer that came before sending had ended */
     struct shore_diag *diag;
 };
 
