@@ -296,8 +296,8 @@ static void describe_logits(const struct description *d) {
 }
 
 struct shore__process shore__facts_process(const struct shore__facts *f) {
-    return (struct shore__process){f->model->nblocks, f->model->arch.vocab, (uint32_t)f->threads, f->drives.ndrives,
-                                   f->heap_bytes};
+    return (struct shore__process){f->model->nblocks, f->model->arch.vocab, (uint32_t)f->threads,
+                                   f->drives.ndrives, f->heap_bytes,        f->trace_bytes};
 }
 
 /* Adds the trainer's own memory, by name: the drives, the process and its reserve. */

@@ -42,6 +42,7 @@ struct shore__facts {
     enum shore_policy policy;
     double compress;               /* share of the gradients' elements that are sent, if they are compressed */
     uint64_t compression_bytes;    /* memory that compression takes */
+    uint64_t trace_bytes;          /* memory that a trace takes */
     uint64_t written_per_day_most; /* bytes that all drives together may write in a day; 0: any */
     uint32_t lora_rank;            /* adapters of this rank are trained, and the base is only read; 0: all of it is */
 };

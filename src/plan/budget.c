@@ -24,7 +24,7 @@
 
 static uint64_t process(const struct shore__process *p, uint64_t libraries, uint64_t thread, uint64_t drive) {
     return libraries + p->threads * thread + p->ndrives * drive + (uint64_t)p->blocks * BLOCK +
-           (uint64_t)p->tokens * TOKEN;
+           (uint64_t)p->tokens * TOKEN + p->trace_bytes;
 }
 
 uint64_t shore__process_bytes(const struct shore__process *p) {

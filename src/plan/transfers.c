@@ -15,7 +15,7 @@ uint64_t shore__transfer_fleet_bytes(const struct shore_layout *layout, const st
 
 uint64_t shore__import_bytes(const struct shore_layout *layout, uint32_t tokens, uint32_t threads,
                              const struct shore_fleet_options *options) {
-    const struct shore__process process = {layout->nblocks, tokens, threads, options->ndrives, 0};
+    const struct shore__process process = {layout->nblocks, tokens, threads, options->ndrives, 0, 0};
     return shore__reserve_bytes(&process) + shore_fleet_memory_bytes(layout, options);
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/units.h"
+#include "drive/recorder.h"
 
 struct shore__clock {
     struct shore__wait_watch watch; /* first member: a watch is cast to its clock */
@@ -28,6 +29,7 @@ bool shore__clock_is_mine(const struct shore__clock *c) {
 static void charge_until(struct shore__clock *c, uint64_t then_ns, enum shore_charge charge) {
     if (then_ns <= c->since_ns) return;
     c->charged_ns[charge] += then_ns - c->since_ns;
+    shore__recorder_charged(shore__fleet_recorder(c->fleet), charge, c->since_ns, then_ns);
     c->since_ns = then_ns;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/diag.h"
 #include "drive/counters.h"
+#include "drive/recorder.h"
 #include "report/clock.h"
 #include "report/line.h"
 #include "report/report.h"
@@ -114,6 +115,7 @@ int shore_meter_end(struct shore_meter *m, struct shore_step_report *r) {
     take_stock(m);
     shore__clock_end(m->clock, m->start_ns, r->charge_seconds);
     m->step = r->step;
+    shore__recorder_stepped(shore__fleet_recorder(m->fleet), r->step, start_ns, m->start_ns);
     r->ledger = m->ledger;
     for (size_t i = 1; i < SHORE__COUNTERS; i++)
         *shore__counter(&r->ledger, i) -= *shore__counter(&was, i);

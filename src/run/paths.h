@@ -30,7 +30,7 @@ int shore__files_copy(const char *from, const char *to, struct shore_diag *diag)
 /* Names of the files in a run directory, without run.json. */
 #define SHORE__RUN_FILES                                                                                       \
     "config.json", "tokens.bin", "val.bin", "metrics.jsonl", "metrics.jsonl.old", "drives.jsonl", "committed", \
-        "residual-host", "worker.json", SHORE__TOKENIZER_FILES
+        "residual-host", "worker.json", "trace.spans", SHORE__TOKENIZER_FILES
 /* NULL ends it */
 extern const char *const shore__run_files[];
 /* Beside them: what the last start planned. No making has one: in RUN/making, this is the journal's name. */

@@ -10,6 +10,7 @@
 #ifndef SHORE_RUN_SETTINGS_ROWS_H
 #define SHORE_RUN_SETTINGS_ROWS_H
 
+#include "longshore/trace.h"
 #include "run/value.h"
 
 /* The value of a row, in .is = {...}, read as kind `how`, with the range or the words that the row's kind has. */
@@ -162,6 +163,8 @@
     ROW(PACE, "log-every", log_every, RESOURCE, 10, false, 1, SHORE__STEPS_MOST, "N|TIME", \
         "steps (10) or time (30s, 5m) between progress lines where there is no terminal; the first and the last " \
         "step always have one") \
+    ROW(WHOLE, "trace", trace, RESOURCE, 0, false, 0, SHORE_TRACE_STEPS_MOST, "N", \
+        "record what worked when in the last N steps, for 'longshore trace RUN'; 0: no more") \
     ROW(FLAG, "quiet", quiet, RESOURCE, 0, false, 0, 0, NULL, \
         "no progress and no summary")
 

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "longshore/trace.h"
 #include "run/emulation/tempo.h"
 #include "train/trainer.h"
 
@@ -36,6 +37,7 @@ struct shore__facts shore__train_facts_of(const struct shore__settings *s, const
         .written_per_day_most = written_most(s),
     };
     shore__run_fleet_options(s, 0, false, &f.drives);
+    if (s->trace) f.trace_bytes = shore_trace_memory_bytes(f.drives.ndrives);
     return f;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "drive/counters.h"
+#include "longshore/trace.h"
 #include "run/emulation/tempo.h"
 #include "storage/volume.h"
 #include "train/trainer.h"
@@ -121,6 +122,9 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     if (rc) return rc;
 
     shore__fleet_set_gate(t->fleet, shore__tempo_gate(t->tempo));
+    shore_trace_follow(t->trace, t->fleet);
+    if (s->trace && !t->trace) rc = shore_trace_open(t->run->path, (uint32_t)s->trace, t->fleet, &t->trace, diag);
+    if (rc) return rc;
     t->pass.m = t->m;
     t->pass.c = t->c;
     rc = shore__activations_open(t, diag);
@@ -134,7 +138,9 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
 }
 
 void shore__trainer_close(struct trainer *t) {
+    struct shore_diag diag;
     shore_fleet_close(t->fleet); /* first, so that all completions have run */
+    if (shore_trace_close(t->trace, &diag)) train_note(t, "%s", diag.text);
     shore__parameters_close(t->pass.parameters);
     free(t->compression);
     shore_step_close(t->step);
@@ -160,12 +166,14 @@ int shore__trainer_open_again(struct trainer *t, struct shore_diag *diag) {
         .events = t->events,
         .result = t->result,
         .machine = shore__drift_take(t),
+        .trace = t->trace,
         .base_step = t->base_step,
         .report = t->report,
         .reported = t->reported,
     };
     new.report.slow_drive = NULL; /* the fleet's */
     int rc = shore__compress_save(t, diag);
+    t->trace = NULL;
     shore__trainer_close(t);
     *t = new;
     if (!rc) rc = shore__trainer_open(t, false, false, NULL, diag);

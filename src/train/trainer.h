@@ -40,6 +40,7 @@ struct trainer {
     struct compression *compression;
     struct shore_step *step;
     struct shore_meter *meter;
+    struct shore_trace *trace;   /* NULL: none is recorded */
     struct endurance *endurance; /* NULL: drives may write as much as they can */
     struct drift *drift;         /* NULL: it does not plan again */
 
