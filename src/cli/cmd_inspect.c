@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 #include "drive/counters.h"
 #include "plan/transfers.h"
+#include "report/report.h"
 
 struct args {
     struct shore__strings moved;
@@ -97,6 +98,13 @@ static void explain_moment(const struct moment *m, json_t *o) {
     const struct shore__worker *w = &m->worker;
     if (!isnan(m->pulse.loss)) json_object_set_new(o, "last_loss", json_real(m->pulse.loss));
     if (m->pulse.step_seconds > 0) json_object_set_new(o, "step_seconds", json_real(m->pulse.step_seconds));
+    if (m->pulse.steps_charged) {
+        json_t *charges = json_object();
+        for (int i = 0; i < SHORE_CHARGES; i++)
+            json_object_set_new(charges, shore_charge_name((enum shore_charge)i),
+                                json_real(m->pulse.charges[i] / m->pulse.steps_charged));
+        json_object_set_new(o, "charges", charges);
+    }
     if (m->remaining_seconds > 0) json_object_set_new(o, "remaining_seconds", json_real(m->remaining_seconds));
     json_object_set_new(o, "in_use", json_boolean(m->in_use));
     if (m->in_use && w->pid)
@@ -107,13 +115,14 @@ static void explain_moment(const struct moment *m, json_t *o) {
 
 static void print_moment(const struct moment *m) {
     const struct shore__worker *w = &m->worker;
-    char text[64];
+    char text[256];
     if (!isnan(m->pulse.loss) || m->pulse.step_seconds > 0) printf("last steps:");
     if (!isnan(m->pulse.loss)) printf(" loss %.4f", m->pulse.loss);
     if (m->pulse.step_seconds > 0)
         printf("%s %s a step", isnan(m->pulse.loss) ? "" : ",", shore__format_seconds(m->pulse.step_seconds).text);
     if (m->remaining_seconds > 0) printf(", %s to go", shore__format_seconds(m->remaining_seconds).text);
     if (!isnan(m->pulse.loss) || m->pulse.step_seconds > 0) putchar('\n');
+    if (shore__charges_text(m->pulse.charges, m->pulse.steps_charged, text, sizeof text)[0]) printf("%s\n", text);
     if (!m->in_use) return;
     fputs("in use: by ", stdout);
     if (w->pid) {

@@ -31,13 +31,16 @@ struct watch {
     struct shore__progress progress;
     uint64_t steps; /* seen */
     double first_loss;
-    uint64_t start_ns;           /* of the first step */
-    double seconds[TIMED_STEPS]; /* of the last steps */
+    uint64_t start_ns;             /* of the first step */
+    double seconds[TIMED_STEPS];   /* of the last steps */
+    double charges[SHORE_CHARGES]; /* of all steps but the first, which opens files */
 };
 
 static void on_step(void *ctx, const struct shore_step_report *r) {
     struct watch *w = ctx;
     w->seconds[w->steps % TIMED_STEPS] = r->step_seconds;
+    for (int i = 0; i < SHORE_CHARGES; i++)
+        w->charges[i] = (w->steps > 1 ? w->charges[i] : 0) + r->charge_seconds[i];
     if (w->steps++ == 0) {
         w->first_loss = r->loss;
         w->start_ns = shore__now_ns() - (uint64_t)(r->step_seconds * 1e9);
@@ -229,6 +232,7 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
             .emulated = result.emulated,
             .missed_snapshots = result.missed_snapshots,
             .step_seconds = usual_seconds(&w),
+            .charges = w.charges,
             .planned_seconds = ahead->forecast.step_seconds,
             .planned_bytes = ahead->forecast.peak_bytes,
         };

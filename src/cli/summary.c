@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/units.h"
+#include "report/report.h"
 
 /* With more tokens, decoding the text again would take longer than people wait for a summary. */
 #define DECODE_TOKENS_MAX 100000000u
@@ -53,7 +54,7 @@ void shore__summary_print(struct shore__run *run, const struct shore__summary *s
         if (bytes && tokens > 1)
             printf("validation: %.4f bits per byte\n", s->val_loss / log(2) * (double)tokens / (double)bytes);
     }
-    char text[160];
+    char text[256];
     printf("tokenizer: %s\n", shore__run_tokenizer_text(run, text, sizeof text));
     printf("memory: budget %s, peak %s; training took %s%s\n", shore__format_size(s->budget_bytes).text,
            shore__format_size(peak_bytes).text, shore__format_seconds(s->seconds).text,
@@ -61,6 +62,7 @@ void shore__summary_print(struct shore__run *run, const struct shore__summary *s
     printf("plan: a step of %s, measured %s; a peak of %s, measured %s\n",
            shore__format_seconds(s->planned_seconds).text, shore__format_seconds(s->step_seconds).text,
            shore__format_size(s->planned_bytes).text, shore__format_size(peak_bytes).text);
+    if (shore__charges_text(s->charges, s->steps > 1 ? s->steps - 1 : 1, text, sizeof text)[0]) puts(text);
     if (s->missed_snapshots)
         printf("snapshots: %llu could not be made, as the warnings say\n", (unsigned long long)s->missed_snapshots);
 }

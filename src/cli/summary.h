@@ -12,6 +12,7 @@ struct shore__summary {
     bool emulated;
     uint64_t missed_snapshots; /* that were due */
     double step_seconds;       /* median */
+    const double *charges;     /* [SHORE_CHARGES], of all steps but the first, unless that is the only one */
     /* by the plan */
     double planned_seconds;
     uint64_t planned_bytes;

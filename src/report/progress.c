@@ -8,6 +8,27 @@ static double percent(double part, double whole) {
     return whole > 0 ? 100.0 * part / whole : 0;
 }
 
+const char *shore__charges_text(const double seconds[SHORE_CHARGES], uint64_t steps, char *out, size_t bytes) {
+    double all = 0;
+    bool said[SHORE_CHARGES] = {false};
+    out[0] = 0;
+    for (int i = 0; i < SHORE_CHARGES; i++)
+        all += seconds[i];
+    if (!(all > 0) || !steps) return out;
+    shore__append(out, bytes, "of a step of %s", shore__format_seconds(all / (double)steps).text);
+    for (int n = 0, most = 0; n < SHORE_CHARGES; n++, most = 0) {
+        while (said[most])
+            most++;
+        for (int i = 0; i < SHORE_CHARGES; i++)
+            if (!said[i] && seconds[i] > seconds[most]) most = i;
+        said[most] = true;
+        if (percent(seconds[most], all) < 0.5) break;
+        shore__append(out, bytes, "%s %s %.0f %%", n ? "," : ":", shore_charge_name((enum shore_charge)most),
+                      percent(seconds[most], all));
+    }
+    return out;
+}
+
 double shore__progress_jump(struct shore__progress *p, double norm) {
     const double weight = 0.1, far = 50;
     if (!isfinite(norm)) return 0;

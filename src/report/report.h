@@ -14,6 +14,10 @@
 #define SHORE__BUSY_LANES 7
 extern const enum shore_lane shore__busy_lanes[SHORE__BUSY_LANES];
 
+/* "of a step of 1.4 s: drive 61 %, backward 25 %, forward 14 %": the mean of so many steps' charges, the longest first,
+ * as far as they come to a percent. Returns out, empty if nothing was charged. */
+const char *shore__charges_text(const double seconds[SHORE_CHARGES], uint64_t steps, char *out, size_t bytes);
+
 /* Finds the drive that holds up the others. Placed by speed, all drives work equally long; this one takes half as long
  * again. Smoothed over steps. A drive is named only if the step waits for drives at all. */
 struct shore__slowness {

@@ -16,6 +16,7 @@
 #define SHORE_RUN_RUN_H
 
 #include "files/safetensors.h"
+#include "longshore/metrics.h"
 #include "model/model.h"
 #include "run/contents.h"
 #include "run/settings.h"
@@ -152,9 +153,11 @@ struct shore__worker {
 bool shore__run_worker(const char *path, struct shore__worker *out);
 /* The run's last steps, from metrics.jsonl in whatever state it is. */
 struct shore__pulse {
-    double loss;            /* the newest; NaN: unknown */
-    double step_seconds;    /* median of the newest; 0: unknown */
-    uint32_t steps_timed;   /* number of steps in the median */
+    double loss;                   /* the newest; NaN: unknown */
+    double step_seconds;           /* median of the newest; 0: unknown */
+    uint32_t steps_timed;          /* number of steps in the median */
+    double charges[SHORE_CHARGES]; /* of these, added up; 0 where none are known */
+    uint32_t steps_charged;
     uint64_t written_bytes; /* to the drives, by the newest; 0: unknown */
     double seconds_ago;     /* since the newest */
 };

@@ -85,6 +85,10 @@ static bool take_line(void *ctx, const char *text, size_t bytes) {
     if (json_is_number(loss) && isnan(t->out->loss)) t->out->loss = json_number_value(loss);
     if (!t->out->steps_timed)
         t->out->written_bytes = (uint64_t)json_integer_value(json_object_get(line, "drive_write_bytes"));
+    const json_t *charges = json_object_get(line, "charges");
+    for (int i = 0; i < SHORE_CHARGES; i++)
+        t->out->charges[i] += json_number_value(json_object_get(charges, shore_charge_name((enum shore_charge)i)));
+    t->out->steps_charged += json_is_object(charges);
     if (json_number_value(took) > 0) t->seconds[t->out->steps_timed++] = json_number_value(took);
     json_decref(line);
     return t->out->steps_timed < STEPS_TIMED;
