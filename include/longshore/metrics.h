@@ -87,7 +87,7 @@ enum shore_charge shore_meter_charge(struct shore_meter *meter, enum shore_charg
  * NULL, nothing happens. */
 enum shore_charge shore_meter_turn(struct shore_meter *meter, enum shore_charge charge);
 /* shore_wait() for a request to the fleet. Of the thread that steps, the time counts as a wait for this lane. NULL is
- * allowed. Threading: any. */
+ * allowed. Threading: any. Errors: the request's. */
 int shore_meter_wait(struct shore_meter *meter, enum shore_lane lane, struct shore_wait *wait, struct shore_diag *diag);
 /* Ends the step, and begins the next, which goes on with the same charge. Errors: -EINVAL (report->size). */
 int shore_meter_end(struct shore_meter *meter, struct shore_step_report *report);
@@ -97,7 +97,7 @@ int shore_meter_end(struct shore_meter *meter, struct shore_step_report *report)
 int shore_metrics_line(const struct shore_step_report *report, char *out, size_t bytes);
 
 /* Writes what each drive of this process did in the step that ended last: a line of RUN/drives.jsonl, in the same form.
- * paths: with the drives' paths. "{}" before a step has ended. Returns its length, as above. */
+ * paths: with the drives' paths. "{}" before a step has ended. Returns its length, as above. Errors: none. */
 int shore_meter_drives_line(const struct shore_meter *meter, bool paths, char *out, size_t bytes);
 
 #ifdef __cplusplus
