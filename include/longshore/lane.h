@@ -17,8 +17,8 @@ extern "C" {
     X(SHORE_LANE_COMPUTE, "gpu", "computing", "computing") /* the device, in forward and backward */       \
     X(SHORE_LANE_BUS_IN, "bus_in", "copies to the GPU", "copies to the GPU")                               \
     X(SHORE_LANE_BUS_OUT, "bus_out", "copies from the GPU", "copies from the GPU")                         \
-    X(SHORE_LANE_LINK_IN, "link", "to the drives", "the link to the drives")                               \
-    X(SHORE_LANE_LINK_OUT, "link", "from the drives", "the link from the drives")                          \
+    X(SHORE_LANE_LINK_IN, "link", "the link", "the link")                                                  \
+    X(SHORE_LANE_LINK_OUT, "link", "the link", "the link")                                                 \
     X(SHORE_LANE_DRIVE_READ, "drive_read", "the drives' reads", "reading the drives") /* of each drive */  \
     X(SHORE_LANE_DRIVE_WRITE, "drive_write", "the drives' writes", "writing the drives")                   \
     X(SHORE_LANE_DRIVE_MIXED, "drive_mixed", "reads and writes", "the drives") /* both, under one limit */ \

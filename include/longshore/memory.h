@@ -53,8 +53,8 @@ int shore_buffer_alloc(uint64_t bytes, unsigned flags, void **out, struct shore_
  * allowed. Threading: any. */
 void shore_buffer_free(void *buffer, uint64_t bytes);
 
-/* A size as people write it: "2GiB", "500M", "1.5 GiB", "64k", "4096". K, M, G, T and KiB, MiB.. are powers of 1,024,
- * and KB, MB, GB, TB of 1,000; case does not matter. Units: bytes. Threading: any. Errors: -EINVAL (anything else). */
+/* A size as people write it: "2GiB", "500M", "1.5 GiB", "64k", "4096". K, M, G, T, P and KiB, MiB.. are powers of
+ * 1,024, and KB, MB.. of 1,000; case does not matter. Units: bytes. Threading: any. Errors: -EINVAL (anything else). */
 int shore_size_parse(const char *text, uint64_t *bytes);
 
 /* A size for people: "1.50 GiB". up: at least bytes, for minimums, which shore_size_parse() takes. Returns out, always

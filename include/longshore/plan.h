@@ -239,6 +239,11 @@ int shore_plan_times(const struct shore_plan *plan, struct shore_plan_times *out
  * such operation). */
 int shore_plan_operation(const struct shore_plan *plan, uint32_t operation, double *begin, double *end);
 
+/* The table for people that `longshore plan` prints, in lines of at most 80 columns. figures: a JSON object with the
+ * keys of `longshore plan --json` (docs/outputs.md); those that are absent count as 0. Ownership: the text is the
+ * caller's, for free(). Threading: any. Errors: NULL (no such JSON; out of memory). */
+char *shore_plan_table(const char *figures);
+
 #ifdef __cplusplus
 }
 #endif

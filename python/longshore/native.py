@@ -62,11 +62,6 @@ LANES = tuple(
 )
 
 
-def lane_named(name):
-    """The first lane of that name."""
-    return next(lane for lane in LANES if lane.name == name)
-
-
 def new(struct_name, **members):
     """A zeroed struct with its ``size`` set, from which the library knows the struct's version."""
     struct = ffi.new(f"{struct_name} *")
@@ -197,6 +192,12 @@ def readable(number, up=False):
     """A size for people: "1.50 GiB". up: never rounded down, for minimums."""
     out = ffi.new("char[]", 32)
     return text(lib.shore_size_say(int(number), up, out, len(out)))
+
+
+def seconds(value):
+    """A time for people: "1.2 s"."""
+    out = ffi.new("char[]", 32)
+    return text(lib.shore_seconds_say(value, out, len(out)))
 
 
 def first_line(failure):

@@ -20,14 +20,17 @@ static const struct unit {
     {"M", UINT64_C(1) << 20},
     {"G", UINT64_C(1) << 30},
     {"T", UINT64_C(1) << 40},
+    {"P", UINT64_C(1) << 50},
     {"KiB", UINT64_C(1) << 10},
     {"MiB", UINT64_C(1) << 20},
     {"GiB", UINT64_C(1) << 30},
     {"TiB", UINT64_C(1) << 40},
+    {"PiB", UINT64_C(1) << 50},
     {"KB", UINT64_C(1000)},
     {"MB", UINT64_C(1000000)},
     {"GB", UINT64_C(1000000000)},
     {"TB", UINT64_C(1000000000000)},
+    {"PB", UINT64_C(1000000000000000)},
 };
 
 static bool is_digit(char c) {
@@ -102,7 +105,7 @@ int shore__parse_size(const char *text, uint64_t *bytes) {
 
 struct shore__written shore__format_size_up(uint64_t bytes) {
     struct shore__written out;
-    static const char *const names[] = {"KiB", "MiB", "GiB", "TiB"};
+    static const char *const names[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
     unsigned i = bytes >= UINT64_C(1) << 20;
     uint64_t unit = UINT64_C(1) << 10 * (i + 1);
     uint64_t whole = bytes / unit + (bytes % unit != 0), hundredths = whole * 100;

@@ -11,7 +11,7 @@ struct shore__written {
     char text[36];
 };
 
-/* "2GiB", "500M", "1.5 GiB", "64k", "4096": K, M, G, T and KiB, MiB.. are powers of 1,024; KB, MB, GB, TB of 1,000.
+/* "2GiB", "500M", "1.5 GiB", "64k", "4096": K, M, G, T, P and KiB, MiB.. are powers of 1,024; KB, MB.. of 1,000.
  * Case does not matter. Rejects signs, overflow and trailing text with -EINVAL. */
 int shore__parse_size(const char *text, uint64_t *bytes);
 

@@ -74,6 +74,17 @@ static void take_threads(struct shore__settings *s, struct shore__plan_rates *ra
         shore__append(rates->from, sizeof rates->from, ", with %u threads, which are assumed", s->threads);
 }
 
+/* Prints the figures, for programs or for people. Takes them. Returns the exit code. */
+static int print(json_t *figures, bool as_json) {
+    if (as_json) return shore__cli_print_json(figures);
+    char *json = json_dumps(figures, 0), *text = json ? shore_plan_table(json) : NULL;
+    if (text) fputs(text, stdout);
+    free(json);
+    free(text);
+    json_decref(figures);
+    return text ? SHORE__EXIT_DONE : shore__cli_fail(-ENOMEM, NULL);
+}
+
 static int plan(const struct shore__parsed *parsed, void *ctx) {
     struct shore__train_args *a = ctx;
     struct shore__settings *s = &a->settings;
@@ -94,11 +105,7 @@ static int plan(const struct shore__parsed *parsed, void *ctx) {
     if (!rc && !named) room = check_room(a, named, &o, &no_room);
     if (!rc) rc = shore__outlook_report(&o, &report, &diag);
     report.rates = rates.from;
-    report.name = s->model ? s->model : s->init;
-    if (!rc && a->json)
-        code = shore__cli_print_json(shore__plan_json(&report));
-    else if (!rc)
-        shore__plan_print(&report);
+    if (!rc) code = print(shore__plan_json(&report), a->json);
     shore__plan_rates_close(&rates);
     shore__model_free(model);
     if (rc) return shore__cli_fail(rc, &diag);

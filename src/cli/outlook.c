@@ -41,7 +41,8 @@ int shore__plan_rates_open(const char *named, const struct shore__settings *s, b
     *out = (struct shore__plan_rates){.named = named != NULL};
     int rc = file ? shore_machine_read(file, &out->machine, diag) : shore_machine_kept(&out->machine, &why);
     if (!file && rc == SHORE_EMISSING) {
-        snprintf(out->from, sizeof out->from, "assumed rates: %.400s", why.text);
+        snprintf(out->from, sizeof out->from, "assumed rates: %.400s; 'longshore machine --drive PATH' measures them",
+                 why.text);
         return 0;
     }
     if (rc && !file) *diag = why;

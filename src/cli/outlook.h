@@ -52,14 +52,13 @@ struct shore__what_if {
 /* All that `longshore plan` says. */
 struct shore__plan_report {
     const struct shore__outlook *outlook;
-    const char *name, *rates;
+    const char *rates;
     uint64_t useful_bytes, tbw_bytes; /* tbw_bytes: what a drive may write in its life; 0: not said */
     struct shore__what_if what_if[SHORE__WHAT_IFS_MOST];
     uint32_t what_ifs;
 };
 /* Fills useful_bytes and what_if from an outlook that was made. */
 int shore__outlook_report(const struct shore__outlook *o, struct shore__plan_report *r, struct shore_diag *diag);
-void shore__plan_print(const struct shore__plan_report *r);
 json_t *shore__plan_json(const struct shore__plan_report *r);
 /* The same of an outlook that was made, with all that is found out for it. NULL: diag says why. */
 json_t *shore__outlook_json(const struct shore__outlook *o, const char *rates, struct shore_diag *diag);

@@ -96,7 +96,7 @@ grep -q "one more drive" "$place/log" && ok "other changes are told" || fail "no
 LONGSHORE_MACHINE=$place/machine.json must plan "${shape[@]}"
 grep -q "^machine .*rates of two drives$" "$place/log" && ok "kept rates" || fail "not the kept rates"
 must plan "${shape[@]}" --machine gpu-24gb
-grep -q "^machine .*rates of gpu-24gb; a step computes on its GPU, which train" "$place/log" && ok "a known machine" || fail "not the known machine"
+grep -q "^note  *a step computes on the GPU of gpu-24gb, which train cannot do yet" "$place/log" && ok "a known machine" || fail "not the known machine"
 
 true_of "a GPU has its own memory" "$(bytes "$(sed -nE 's/^ *([0-9.]+ [KMGT]iB) of it on the GPU.*/\1/p' "$place/log")") <= 24000000000"
 must plan "${shape[@]}" --machine gpu-24gb --json
@@ -104,7 +104,7 @@ documented "plan" "$place/log"
 sound "a GPU"
 same "by place" "$(adds places)" "$(key peak_bytes)"
 must plan "${shape[@]}" --machine gpu-24gb --memory 32GiB
-grep -q "^budget  *29.80 GiB; at least" "$place/log" && grep -q "^ *gpu-24gb has no more memory that can be pinned$" "$place/log" &&
+grep -q "^budget  *29.80 GiB; at least" "$place/log" && grep -q "^note  *gpu-24gb has no more memory that can be pinned$" "$place/log" &&
     ok "a budget that is cut says so" || fail "the budget is cut in silence"
 
 # Adapters: the base is only read.
@@ -137,6 +137,8 @@ refused "adapters wider than the model" "--lora 257: a rank is at most the model
 refused "adapters in the program" "--lora does not go with train" train "${shape[@]}" --lora 4
 merge shape --batch 0
 refused "a batch of nothing" "--batch takes a whole number from 1" plan "${merged[@]}"
+must plan "${shape[@]}" --tbw 1PB --json
+true_of "days of a drive" "$(key days_until_tbw) > 0"
 refused "drives that live for nothing, without a unit" "--tbw is 600 B: give .*600TB" plan "${shape[@]}" --tbw 600
 refused "drives that live for nothing" "--tbw takes a size" plan "${shape[@]}" --tbw 0
 refused "a drive that may write nothing" "a step alone writes .*8-bit moments" plan "${shape[@]}" --max-writes-per-day 1MiB

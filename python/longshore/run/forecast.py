@@ -5,7 +5,7 @@ A Case is all that decides it: the model's blocks, a Trace of its step, options,
 
 from __future__ import annotations
 
-import math
+import json
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,11 +13,11 @@ from typing import Any
 from .. import native
 from ..drives.layout import Layout
 from ..errors import BudgetError
-from ..native import lib
+from ..native import ffi, lib
 from . import memory_plan, shared_budget
-from .plan_table import DAY_SECONDS, table
 from .process_memory import OTHERS_BYTES, RESERVE_BYTES, ROOM_PARTS, ProcessBudget, divided, minimum_bytes
 
+DAY_SECONDS = 86400
 NO_FASTER = 1.01  # a budget is useful as long as more memory makes a step faster than this
 USEFUL_PARTS = 32  # of which one is close enough
 LORA_RANK = 16
@@ -35,7 +35,8 @@ class Forecast(dict):
     """What a run will take: the keys of `longshore plan --json`. str() is a table for people."""
 
     def __str__(self) -> str:
-        return table(self)
+        table = lib.shore_plan_table(json.dumps(self).encode())
+        return native.text(ffi.gc(table, lib.free)).rstrip("\n")
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,7 @@ class Case:
             "peak_bytes": sum(memory.values()),
             "memory": memory,
             "disk_bytes": needs.disk_bytes(self.room),
+            "drives": len(self.drives),
             "link_bytes": self._link_bytes(needs, times, fates),
             "drive_read_bytes": times.drive_read_bytes,
             "drive_write_bytes": times.drive_write_bytes,
@@ -354,7 +356,7 @@ def together(parts):
         each = [part[key] for part in parts]
         if isinstance(value, dict):
             out[key] = {name: sum(of.get(name, 0) for of in each) for of in each for name in of}
-        elif isinstance(value, (int, float)) and key != "tokens":
+        elif isinstance(value, (int, float)) and key not in ("tokens", "drives"):
             out[key] = sum(each)
         else:
             out[key] = value
@@ -373,7 +375,7 @@ def forecast(cases, tbw=None):
     figures["useful_bytes"] = sum(useful_bytes(case, part) for case, part in zip(cases, parts))
     if tbw is not None:
         each = figures["written_bytes_per_day"] / len(cases[0].drives)
-        figures["days_until_tbw"] = tbw / each if each else math.inf
+        figures.update({"days_until_tbw": tbw / each} if each else {})
     figures["notes"] = [note for case in cases for note in case.trace.notes()]
     figures["what_if"] = what_if(cases, parts)
     if len(cases) > 1:

@@ -14,7 +14,6 @@ from .. import native
 from ..errors import LongshoreError
 from ..model.slots import divide
 from .device_memory import larger, sizes
-from .plan_table import seconds
 from .sleep import sleep, wake
 
 FASTER = 0.95  # another division of the budget is worth it from this part of the time on
@@ -68,7 +67,7 @@ class Outlook:
         _log.info(
             "a step%s takes about %s%s, bound by %s",
             f" of {tokens:,} tokens" if tokens else "",
-            seconds(self.planned),
+            native.seconds(self.planned),
             again,
             native.LANES[now.times.bound].bound,
         )
@@ -99,5 +98,8 @@ class Outlook:
         if self.planned is not None and len(self.took) > 1:
             took = statistics.median(self.took)
             _log.info(
-                "a step took %s (median of %d), and %s by plan", seconds(took), len(self.took), seconds(self.planned)
+                "a step took %s (median of %d), and %s by plan",
+                native.seconds(took),
+                len(self.took),
+                native.seconds(self.planned),
             )

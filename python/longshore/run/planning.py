@@ -26,6 +26,7 @@ from .engine_surface import refuse_engine
 from .options import DTYPE_OF, NAME_OF, Options
 from .wrap import BUFFERS_BYTES, wrap
 
+LEAST_TBW = 10**9  # bytes; who says less has forgotten the unit
 SEQUENCE = 1, 1024  # sequences and tokens of each, where no batch is given; fewer tokens if the model takes no more
 
 
@@ -72,6 +73,8 @@ def plan(
         raise TypeError(f"longshore.plan: loss_fn={loss_fn!r}; it is a function of the model's output")
     found = machines.of(machine)
     written = None if tbw is None else native.size(tbw, "tbw")
+    if written is not None and written < LEAST_TBW:
+        raise ValueError(f"longshore.plan: tbw={tbw!r}; give what a drive is rated to write, such as '600TB'")
     if isinstance(model, (list, tuple)):
         return _together(model, batch, found, loss_fn, written, options)
     return forecast.forecast([_case(model, batch, found, loss_fn, options)], written)
