@@ -19,6 +19,8 @@ static const struct shore__subcommand commands[] = {
     {"import", NULL, "put a Hugging Face model on drives, as a run at step 0", NULL, shore__cli_import},
     {"export", &shore__cli_export, "write a run as a Hugging Face directory", NULL, NULL},
     {"inspect", &shore__cli_inspect, "explain a run, its volumes and its identity; digest of its state", NULL, NULL},
+    {"report", &shore__cli_report, "write a page about runs: loss, times, memory, wear, plan against truth", NULL,
+     NULL},
     {"trace", &shore__cli_trace, "write what worked when in the last steps, for Perfetto", NULL, NULL},
     {"remove", &shore__cli_remove, "delete a run with its volumes", NULL, NULL},
     {"snapshot", &shore__cli_snapshot, "keep a named copy of a run's committed state, or remove one", NULL, NULL},

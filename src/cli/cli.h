@@ -48,6 +48,7 @@ int shore__cli_import(int argc, char **argv);
 extern const struct shore__command_line shore__cli_export;
 extern const struct shore__command_line shore__cli_inspect;
 extern const struct shore__command_line shore__cli_trace;
+extern const struct shore__command_line shore__cli_report;
 extern const struct shore__command_line shore__cli_remove;
 extern const struct shore__command_line shore__cli_snapshot;
 extern const struct shore__command_line shore__cli_rollback;
@@ -137,6 +138,13 @@ int shore__cli_room_for_run(struct shore__settings *s, const struct shore__model
 /* Prints where each drive lies and how much room it has. is_new: the run is being made. Then it asks servers too, and
  * warns if two drives share a device or a path is no drive of its own. */
 void shore__cli_say_drives(const struct shore__addresses *drives, bool is_new);
+
+/* What a drive is rated to write, of `plan` and `report`. */
+#define SHORE__TBW_OPTION(target, field)              \
+    SHORE__OPTION(target, SIZE, "tbw", field, "SIZE", \
+                  "what a drive may write in its life (600TB): says how many days that is")
+/* Refuses what is no drive's rating; 0: none was given. */
+int shore__cli_check_tbw(uint64_t bytes, struct shore_diag *diag);
 
 /* ---- what holds a model ------------------------------------------------------------------------------------------ */
 

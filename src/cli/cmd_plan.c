@@ -7,8 +7,6 @@
 #include "cli/outlook.h"
 #include "cli/train_options.h"
 
-#define LEAST_TBW UINT64_C(1000000000) /* whoever says less has forgotten the unit */
-
 /* Takes the flags of train: what is planned is the same command. */
 static struct shore__command_line plan_line(void) {
     struct shore__command_line line = shore__train_line;
@@ -60,10 +58,7 @@ static int check(struct shore__train_args *a, const struct shore__parsed *parsed
     if (!rc && a->lora > (*model)->arch.d_model)
         return shore__fail(diag, SHORE_EUSAGE, "--lora %u: a rank is at most the model's width, %u", a->lora,
                            (*model)->arch.d_model);
-    if (!rc && a->tbw_bytes && a->tbw_bytes < LEAST_TBW)
-        return shore__fail(diag, SHORE_EUSAGE, "--tbw is %s: give what the drive is rated to write, such as 600TB",
-                           shore__format_size(a->tbw_bytes).text);
-    return rc;
+    return rc ? rc : shore__cli_check_tbw(a->tbw_bytes, diag);
 }
 
 /* Of a machine that is named, a plan is the same wherever it is made. */

@@ -36,3 +36,10 @@ int shore__cli_room_for_run(struct shore__settings *s, const struct shore__model
                        "(--offload off)");
     return rc;
 }
+
+int shore__cli_check_tbw(uint64_t bytes, struct shore_diag *diag) {
+    const uint64_t least = UINT64_C(1000000000); /* whoever says less has forgotten the unit */
+    if (!bytes || bytes >= least) return 0;
+    return shore__fail(diag, SHORE_EUSAGE, "--tbw is %s: give what the drive is rated to write, such as 600TB",
+                       shore__format_size(bytes).text);
+}

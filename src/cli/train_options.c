@@ -48,7 +48,7 @@ static const struct shore__option options[] = {
     OPTION(FLAG, "json", json, NULL, "one JSON object on one line; train takes it with --dry-run"),
     OPTION(WHOLE, "lora", lora, "RANK", "adapters of this rank beside each matrix of the layers are trained, and all else is read",
            .is.least = 1),
-    OPTION(SIZE, "tbw", tbw_bytes, "SIZE", "what a drive may write in its life (600TB): says how many days that is"),
+    SHORE__TBW_OPTION(struct shore__train_args, tbw_bytes),
     SHORE__HEADING("How long"),
     SHORE__SETTINGS_OF_LENGTH(SETTING)
     OPTION(WHOLE, "stopped-exit", stopped_exit, "CODE",

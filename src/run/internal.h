@@ -61,9 +61,6 @@ void shore__worker_leave(const struct shore__run *run);
 /* shore__run_open() without the data. */
 int shore__run_open_state(const char *path, bool for_writing, const struct shore__strings *moved,
                           struct shore__run **out, struct shore_diag *diag);
-/* The same only for reading, also while somebody finishes an interrupted change. */
-int shore__run_look_at_state(const char *path, const struct shore__strings *moved, struct shore__run **out,
-                             struct shore_diag *diag);
 /* Locks the run and reads only run.json, for removal: everything else may be damaged. */
 int shore__run_open_alone(const char *path, struct shore__run **out, struct shore_diag *diag);
 /* Reads only run.json, without a lock; NULL: there is no readable one. */

@@ -144,6 +144,9 @@ int shore__run_open(const char *path, bool for_writing, const struct shore__stri
 /* Opens a run for a momentary view: waits for no lock, even while somebody works on it. */
 int shore__run_look(const char *path, const struct shore__strings *moved, struct shore__run **out,
                     struct shore_diag *diag);
+/* The same without its data: for what does not link texts. */
+int shore__run_look_at_state(const char *path, const struct shore__strings *moved, struct shore__run **out,
+                             struct shore_diag *diag);
 /* The process that works on a run, which has locked it. 0 or empty: unknown. False: there is none, and *out is who was
  * killed there, if anybody. */
 struct shore__worker {

@@ -1,0 +1,203 @@
+/* Charts and bars. A plot stretches to the width that there is; its words are HTML, so that they keep their size. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/units.h"
+#include "page/page.h"
+
+#define WIDE 1000.0 /* of a plot, in its own units, and its height */
+#define TICKS 4     /* about so many of an axis */
+
+void shore__say_seconds(struct shore__page *p, double seconds) {
+    shore__page_put(p, "%s", shore__format_seconds(seconds).text);
+}
+
+void shore__say_bytes(struct shore__page *p, double bytes) {
+    shore__page_put(p, "%s", shore__format_size((uint64_t)bytes).text);
+}
+
+void shore__say_number(struct shore__page *p, double value) {
+    if (fabs(value) < 99.95)
+        shore__page_put(p, "%.3g", value);
+    else if (value < 0 || value > 1e15)
+        shore__page_put(p, "%.3e", value);
+    else
+        shore__page_put(p, "%s", shore__format_count((uint64_t)(value + 0.5)).text);
+}
+
+/* ---- charts ------------------------------------------------------------------------------------------------------ */
+
+struct axes {
+    double x0, x1, y0, y1;
+};
+
+static double mean_of(const struct shore__values *span) {
+    return span->sum / (double)span->n;
+}
+
+/* The step in the middle of a span: the last span may not be full. */
+static double middle(const struct shore__curve *c, uint32_t i) {
+    return ((double)i + 0.5) * (double)c->steps_per_span - 0.5;
+}
+
+static double across(const struct axes *a, double step) {
+    return (step - a->x0) / (a->x1 - a->x0) * WIDE;
+}
+
+static double up(const struct axes *a, double value) {
+    return WIDE - (value - a->y0) / (a->y1 - a->y0) * WIDE;
+}
+
+/* 1, 2 or 5 times a power of ten. */
+static double tick_of(double range) {
+    double power = pow(10, floor(log10(range / TICKS))), times = range / TICKS / power;
+    return power * (times > 5 ? 10 : times > 2 ? 5 : times > 1 ? 2 : 1);
+}
+
+/* Of what the series reach. False: there is nothing to draw. */
+static bool find_axes(const struct shore__series *s, size_t n, bool zero, struct axes *a) {
+    *a = (struct axes){INFINITY, -INFINITY, zero ? 0 : INFINITY, -INFINITY};
+    for (size_t k = 0; k < n; k++) {
+        for (uint32_t i = 0; i < s[k].curve->count; i++) {
+            const struct shore__values *span = &s[k].curve->at[i];
+            if (!span->n) continue;
+            double mean = mean_of(span), least = s[k].band ? span->least : mean, most = s[k].band ? span->most : mean;
+            a->x0 = fmin(a->x0, middle(s[k].curve, i));
+            a->x1 = fmax(a->x1, middle(s[k].curve, i));
+            a->y0 = fmin(a->y0, least);
+            a->y1 = fmax(a->y1, most);
+        }
+    }
+    if (!(a->x0 <= a->x1)) return false;
+    if (a->x0 == a->x1) a->x0 -= 1, a->x1 += 1;
+    double least = fmax(fabs(a->y1), fabs(a->y0)) * 1e-6 + 1e-12; /* of what can be told apart */
+    if (a->y1 - a->y0 < least) a->y1 += least, a->y0 -= zero ? 0 : least;
+    double tick = tick_of(a->y1 - a->y0);
+    a->y0 = floor(a->y0 / tick) * tick;
+    a->y1 = ceil(a->y1 / tick) * tick;
+    return true;
+}
+
+static void put_grid(struct shore__page *p, const struct axes *a) {
+    double tick = tick_of(a->y1 - a->y0);
+    shore__page_put(p, "<path class=\"grid\" d=\"");
+    for (int i = 0; a->y0 + i * tick < a->y1 + tick / 2; i++)
+        shore__page_put(p, "M0 %.1fH%g", up(a, a->y0 + i * tick), WIDE);
+    shore__page_put(p, "\"/>");
+}
+
+static void put_ticks(struct shore__page *p, const struct axes *a) {
+    double tick = tick_of(a->y1 - a->y0), step = fmax(tick_of(a->x1 - a->x0), 1);
+    for (int i = 0; a->y0 + i * tick < a->y1 + tick / 2; i++) {
+        double value = a->y0 + i * tick;
+        shore__page_put(p, "<span class=\"y\" style=\"top:%.1f%%\">", up(a, value) / WIDE * 100);
+        shore__say_number(p, fabs(value) < tick / 2 ? 0 : value);
+        shore__page_put(p, "</span>");
+    }
+    for (double at = ceil(a->x0 / step) * step; at <= a->x1; at += step) {
+        double where = across(a, at) / WIDE * 100;
+        shore__page_put(p, "<span class=\"x%s\" style=\"left:%.1f%%\">%s</span>", where > 92 ? " end" : "", where,
+                        shore__format_count((uint64_t)fmax(at, 0)).text);
+    }
+}
+
+static void put_band(struct shore__page *p, const struct axes *a, const struct shore__series *s) {
+    const struct shore__curve *c = s->curve;
+    char command = 'M';
+    shore__page_put(p, "<path class=\"band k%u\" d=\"", s->colour);
+    for (uint32_t i = 0; i < c->count; i++)
+        if (c->at[i].n)
+            shore__page_put(p, "%c%.1f %.1f", command, across(a, middle(c, i)), up(a, c->at[i].most)), command = 'L';
+    for (uint32_t i = c->count; i-- > 0;)
+        if (c->at[i].n) shore__page_put(p, "L%.1f %.1f", across(a, middle(c, i)), up(a, c->at[i].least));
+    shore__page_put(p, "Z\"/>");
+}
+
+/* A dot is a line without length, with a round end: it stays round, however the plot is stretched. */
+static void put_line(struct shore__page *p, const struct axes *a, const struct shore__series *s, bool dots) {
+    const struct shore__curve *c = s->curve;
+    bool goes_on = false;
+    shore__page_put(p, "<path class=\"%s k%u d%u\" d=\"", dots ? "dots" : "line", s->colour % 8,
+                    dots ? 0 : s->colour / 8);
+    for (uint32_t i = 0; i < c->count; i++) {
+        if (c->at[i].n) {
+            shore__page_put(p, "%c%.1f %.1f%s", goes_on && !dots ? 'L' : 'M', across(a, middle(c, i)),
+                            up(a, mean_of(&c->at[i])), dots || c->count == 1 ? "h0" : "");
+            goes_on = true;
+        } else {
+            goes_on &= s->dots; /* few values are joined; a step without one among many is a gap */
+        }
+    }
+    shore__page_put(p, "\"/>");
+}
+
+static void put_legend(struct shore__page *p, const struct shore__series *s, size_t n) {
+    shore__page_put(p, "<ul class=\"legend\">");
+    for (size_t k = 0; k < n; k++) {
+        shore__page_put(
+            p, "<li><svg class=\"key\" viewBox=\"0 0 24 10\"><path class=\"line k%u d%u\" d=\"M0 5H24\"/></svg>",
+            s[k].colour % 8, s[k].colour / 8);
+        shore__page_say(p, s[k].name);
+        shore__page_put(p, "</li>");
+    }
+    shore__page_put(p, "</ul>");
+}
+
+void shore__figure_chart(struct shore__page *p, const char *title, const char *about, const struct shore__series *s,
+                         size_t n, bool zero) {
+    struct axes a;
+    shore__page_put(p, "<figure><figcaption><b>%s</b> %s</figcaption>", title, about);
+    if (!find_axes(s, n, zero, &a)) {
+        shore__page_put(p, "<p class=\"none\">None was measured.</p></figure>");
+        return;
+    }
+    shore__page_put(
+        p,
+        "<div class=\"plot\"><svg viewBox=\"0 0 %g %g\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"%s\">",
+        WIDE, WIDE, title);
+    put_grid(p, &a);
+    for (size_t k = 0; k < n; k++)
+        if (s[k].band && s[k].curve->steps_per_span > 1) put_band(p, &a, &s[k]);
+    for (size_t k = 0; k < n; k++) {
+        put_line(p, &a, &s[k], false);
+        if (s[k].dots) put_line(p, &a, &s[k], true);
+    }
+    shore__page_put(p, "</svg>");
+    put_ticks(p, &a);
+    shore__page_put(p, "</div>");
+    if (n > 1) put_legend(p, s, n);
+    shore__page_put(p, "</figure>");
+}
+
+/* ---- bars -------------------------------------------------------------------------------------------------------- */
+
+void shore__figure_bar(struct shore__page *p, const struct shore__bar_part *parts, size_t n, double whole, double mark,
+                       void (*say)(struct shore__page *p, double value)) {
+    double at = 0, sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += parts[i].value;
+    shore__page_put(p,
+                    "<div class=\"bar\"><svg viewBox=\"0 0 %g 10\" preserveAspectRatio=\"none\"><path class=\"rail\" "
+                    "d=\"M0 0H%gV10H0Z\"/>",
+                    WIDE, WIDE);
+    for (size_t i = 0; i < n; at += parts[i++].value) {
+        if (!(parts[i].value > 0)) continue;
+        shore__page_put(p, "<rect class=\"%s\" x=\"%.2f\" width=\"%.2f\" height=\"10\"><title>%s, ", parts[i].style,
+                        at / whole * WIDE, parts[i].value / whole * WIDE, parts[i].name);
+        say(p, parts[i].value);
+        shore__page_put(p, "</title></rect>");
+    }
+    if (mark > 0) shore__page_put(p, "<path class=\"mark\" d=\"M%.2f 0V10\"/>", mark / whole * WIDE);
+    shore__page_put(p, "</svg></div><ul class=\"legend parts\">");
+    for (size_t i = 0; i < n; i++) {
+        if (!(parts[i].value > 0)) continue;
+        shore__page_put(
+            p,
+            "<li><svg class=\"key\" viewBox=\"0 0 10 10\"><rect class=\"%s\" width=\"10\" height=\"10\"/></svg>%s <b>",
+            parts[i].style, parts[i].name);
+        say(p, parts[i].value);
+        shore__page_put(p, "</b> <i>%.*f %%</i></li>", parts[i].value < sum / 100 ? 1 : 0, 100 * parts[i].value / sum);
+    }
+    shore__page_put(p, "</ul>");
+}

@@ -1,0 +1,135 @@
+/* A page about runs: what metrics.jsonl and plan.json say, as HTML that needs nothing else.
+ *
+ * text.c: the page as it grows, and escapes. curve.c: steps, thinned. told.c: a run's files, read. figures.c: charts
+ * and bars. run_page.c: what is said of a run. page.c: the API of report.h. */
+#ifndef SHORE_PAGE_PAGE_H
+#define SHORE_PAGE_PAGE_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "longshore/metrics.h"
+
+/* ---- text.c ------------------------------------------------------------------------------------------------------ */
+
+/* Memory that grows; text is always terminated once something was put. */
+struct shore__page {
+    char *text;
+    size_t bytes, room;
+    bool failed; /* out of memory */
+};
+/* As printf(); what strangers named goes through shore__page_say(). */
+__attribute__((format(printf, 2, 3))) void shore__page_put(struct shore__page *p, const char *format, ...);
+/* Any bytes as text of HTML, SVG or an attribute in double quotes: markup is escaped, and what is no text is U+FFFD. */
+void shore__page_say(struct shore__page *p, const char *text);
+
+/* ---- curve.c ----------------------------------------------------------------------------------------------------- */
+
+/* Values by step, in at most so many spans of equally many steps: a long run is a curve of the same size as a short
+ * one. */
+struct shore__values {
+    double least, most, sum;
+    uint64_t n;
+};
+struct shore__curve {
+    struct shore__values *at;
+    uint32_t room;           /* even */
+    uint32_t count;          /* spans up to the last one with a value */
+    uint64_t steps_per_span; /* span i: steps [i * this, (i + 1) * this) */
+};
+int shore__curve_init(struct shore__curve *c, uint32_t room);
+void shore__curve_fini(struct shore__curve *c);
+/* A value that is not finite, or beyond what a chart can show, adds nothing. */
+void shore__curve_add(struct shore__curve *c, uint64_t step, double value);
+
+/* ---- told.c ------------------------------------------------------------------------------------------------------ */
+
+/* Numbers of a step, by the key that metrics.jsonl has them under. */
+#define SHORE__TOLD_LIST(X)             \
+    X(STEP_SECONDS, step_seconds)       \
+    X(COMPUTE_SECONDS, compute_seconds) \
+    X(WAIT_SECONDS, wait_seconds)       \
+    X(COMMIT_SECONDS, commit_seconds)   \
+    X(PACED_SECONDS, paced_seconds)     \
+    X(TOKENS, tokens)                   \
+    X(LINK_BYTES, link_bytes)           \
+    X(READ_BYTES, drive_read_bytes)     \
+    X(WRITE_BYTES, drive_write_bytes)
+enum shore__told_key {
+#define SHORE__TOLD_ENUM(name, key) SHORE__TOLD_##name,
+    SHORE__TOLD_LIST(SHORE__TOLD_ENUM)
+#undef SHORE__TOLD_ENUM
+        SHORE__TOLD
+};
+struct shore__told_step {
+    double of[SHORE__TOLD], charges[SHORE_CHARGES];
+    bool charged; /* it has charges */
+};
+
+enum { SHORE__TOLD_RECENT = 128 };
+/* A run, as its directory tells. */
+struct shore__told {
+    const char *path, *name; /* name: its label, borrowed from path */
+    char what[160];          /* of model */
+    bool in_use;
+    uint32_t drives;
+    uint64_t steps_wanted, memory_bytes;              /* 0: not known */
+    uint64_t steps;                                   /* the last one's number */
+    uint64_t bad, lost, skipped, not_finite, replays; /* lines, and steps */
+    double last_loss, val_loss, best_val_loss;        /* NaN: none */
+    double seconds, written_bytes, tokens;            /* of all steps */
+    double resident_bytes, gpu_bytes;                 /* the most */
+    bool emulated;
+    bool of_engine; /* memory_bytes is of what the package holds, and not of the process */
+    struct shore__curve loss, val, tokens_rate, steps_rate;
+    struct shore__told_step recent[SHORE__TOLD_RECENT];
+    uint32_t timed;                /* steps seen that took time */
+    struct shore__told_step usual; /* mean of the middle half of the recent ones, by their time */
+    json_t *plan;                  /* NULL: none is kept */
+    bool plan_damaged;
+};
+/* Reads a run's files. points: of a curve, at most. The caller frees it, whatever is returned. Errors: SHORE_EMISSING
+ * (no run there), those of run.json, -EIO, -ENOMEM. */
+int shore__told_read(const char *path, uint32_t points, struct shore__told *out, struct shore_diag *diag);
+void shore__told_free(struct shore__told *t);
+/* Takes in lines of metrics.jsonl. Returns the bytes of those that are whole. */
+size_t shore__told_take(struct shore__told *t, const char *text, size_t bytes);
+/* Begins one without a run, for shore__told_take(); finds what is usual. */
+int shore__told_begin(struct shore__told *t, uint32_t points);
+void shore__told_end(struct shore__told *t);
+
+/* ---- figures.c --------------------------------------------------------------------------------------------------- */
+
+/* A line of a chart. */
+struct shore__series {
+    const struct shore__curve *curve;
+    const char *name;
+    uint32_t colour;
+    bool band; /* with what its spans reach */
+    bool dots; /* with a dot for each value: they are few */
+};
+/* about: unit and axis. zero: the axis begins there. */
+void shore__figure_chart(struct shore__page *p, const char *title, const char *about, const struct shore__series *s,
+                         size_t n, bool zero);
+/* A part of a bar. style: a class of style.css. */
+struct shore__bar_part {
+    const char *name, *style;
+    double value;
+};
+/* Parts beside one another, and what they are. whole: the width of the bar; mark: of it, drawn as a line; 0: none. say:
+ * a value for people. */
+void shore__figure_bar(struct shore__page *p, const struct shore__bar_part *parts, size_t n, double whole, double mark,
+                       void (*say)(struct shore__page *p, double value));
+void shore__say_seconds(struct shore__page *p, double seconds);
+void shore__say_bytes(struct shore__page *p, double bytes);
+/* Three digits; from 100 on whole, with commas. */
+void shore__say_number(struct shore__page *p, double value);
+
+/* ---- run_page.c -------------------------------------------------------------------------------------------------- */
+
+/* All that is said of one run. tbw_bytes: 0: not said. */
+void shore__page_run(struct shore__page *p, const struct shore__told *t, double tbw_bytes);
+
+#endif
