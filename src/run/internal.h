@@ -79,9 +79,6 @@ int shore__run_file(struct shore__run *run, const char *name, int flags, int *fd
 uint64_t shore__line_step(const char *line, size_t bytes);
 /* Cuts lines of drives.jsonl beyond this step off, and one that is torn. */
 void shore__drives_cut(struct shore__run *run, uint64_t step);
-/* Hands over the last complete lines of the metrics, the newest first, until take returns false. */
-void shore__metrics_backwards(const struct shore__run *run, bool (*take)(void *ctx, const char *line, size_t bytes),
-                              void *ctx);
 /* The step of the last complete line, or 0. */
 uint64_t shore__metrics_last(const struct shore__run *run);
 /* Writes the run in memory as run.json, durably. name: of the file. */

@@ -154,6 +154,10 @@ struct shore__worker {
     char host[256], process[64];
 };
 bool shore__run_worker(const char *path, struct shore__worker *out);
+/* Hands over the last complete lines of a file of the run (metrics.jsonl, drives.jsonl), the newest first, until take
+ * returns false. */
+void shore__run_last_lines(const struct shore__run *run, const char *name,
+                           bool (*take)(void *ctx, const char *line, size_t bytes), void *ctx);
 /* The run's last steps, from metrics.jsonl in whatever state it is. */
 struct shore__pulse {
     double loss;                   /* the newest; NaN: unknown */

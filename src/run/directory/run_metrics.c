@@ -93,7 +93,7 @@ static bool take_step(void *step, const char *line, size_t bytes) {
 
 uint64_t shore__metrics_last(const struct shore__run *run) {
     uint64_t step = 0;
-    shore__metrics_backwards(run, take_step, &step);
+    shore__run_last_lines(run, NAME, take_step, &step);
     return step;
 }
 

@@ -57,10 +57,10 @@ bool shore__run_worker(const char *run, struct shore__worker *out) {
     return busy;
 }
 
-void shore__metrics_backwards(const struct shore__run *run, bool (*take)(void *ctx, const char *line, size_t bytes),
-                              void *ctx) {
+void shore__run_last_lines(const struct shore__run *run, const char *name,
+                           bool (*take)(void *ctx, const char *line, size_t bytes), void *ctx) {
     char *buffer = malloc(TAIL_BYTES);
-    int fd = open(shore__path_in(run->path, "metrics.jsonl").text, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = open(shore__path_in(run->path, name).text, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     off_t end = fd >= 0 ? lseek(fd, 0, SEEK_END) : -1, from = end > TAIL_BYTES ? end - TAIL_BYTES : 0;
     ssize_t n = buffer && end > 0 ? pread(fd, buffer, (size_t)(end - from), from) : 0;
     char *stop = n > 0 ? memrchr(buffer, '\n', (size_t)n) : NULL; /* the line after it is still being written */
@@ -100,7 +100,7 @@ void shore__run_pulse(const struct shore__run *run, struct shore__pulse *out) {
     *out = (struct shore__pulse){.loss = NAN};
     if (stat(shore__path_in(run->path, "metrics.jsonl").text, &st) == 0)
         out->seconds_ago = difftime(time(NULL), st.st_mtime);
-    shore__metrics_backwards(run, take_line, &timing);
+    shore__run_last_lines(run, "metrics.jsonl", take_line, &timing);
     /* a step that evaluation or a pause made long says nothing about the others */
     out->step_seconds = shore__median(timing.seconds, out->steps_timed);
 }
