@@ -1,6 +1,8 @@
 """wrap(fused_loss=True): the loss of a causal model's head in slices of tokens is PyTorch's, to rounding."""
 
 import copy
+import types
+import weakref
 
 import pytest
 import torch
@@ -174,6 +176,21 @@ def test_bytes_that_it_takes():
     taken = sliced_loss.most_bytes(1000, (VOCAB, 48), torch.float32)
     assert 4 * (slice_of * VOCAB + 1000 * 48 + VOCAB * 48) <= taken < 4 * (slice_of * VOCAB + 1000 * 58 + VOCAB * 48)
     assert sliced_loss.most_bytes(1000, (VOCAB, 48), torch.float32, trains=False) == taken - 4 * VOCAB * 48
+
+
+def test_one_slice_is_in_memory_at_a_time(tmp_path, monkeypatch):
+    seen, linear = [], sliced_loss.functional.linear
+
+    def noted(*given):
+        assert all(before() is None for before in seen)
+        made = linear(*given)
+        seen.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr(sliced_loss, "functional", types.SimpleNamespace(**{**vars(functional), "linear": noted}))
+    with wrapped(models.gpt2(), tmp_path) as engine:
+        engine.backward(engine(**batch()).loss)
+    assert len(seen) > 2
 
 
 def test_no_token_counts(tmp_path, seed):

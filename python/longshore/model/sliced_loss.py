@@ -318,6 +318,7 @@ class Slices:
                 of_weight += gradient.t() @ states
             if of_bias is not None:
                 of_bias += gradient.sum(0)
+            del gradient  # before the next slice's logits, which are as large
         of_weight, of_bias = (None if g is None else g.to(weight.dtype) for g in (of_weight, of_bias))
         return losses.sum() / count, (of_hidden, of_weight, of_bias)
 
