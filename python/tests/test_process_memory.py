@@ -12,7 +12,7 @@ from torch import nn
 import longshore
 from longshore.model import activations
 from longshore.model.fates import Fate
-from longshore.run.activation_plan import ActivationPlan
+from longshore.run.activation_plan import Activations, Chosen, Way
 from models import HANGS_SECONDS, Cnn, deepseek, gpt2, llama, tokens
 
 MEMORY = "400MiB"
@@ -28,12 +28,14 @@ def all_get(monkeypatch):
     """All layers get one fate, through a small pool where that needs one."""
 
     def all_get(fate, moves_inputs=False):
-        def fit(self, nbytes, room_bytes):
-            self.pool_bytes = (256 << 10) * (moves_inputs or fate is Fate.MOVE)
-            self._all(fate)
-            return True
+        way = Way(fate, (256 << 10) * (moves_inputs or fate is Fate.MOVE))
 
-        monkeypatch.setattr(ActivationPlan, "fit", fit)
+        def chosen(self, made, planned):
+            layers = [unit for unit in self.trace.units if unit.layer]
+            of = {unit.name: fate if fate is Fate.KEEP else self.instead(unit, way) for unit in layers}
+            return Chosen(of, way.pool_bytes, {})
+
+        monkeypatch.setattr(Activations, "chosen", chosen)
 
     monkeypatch.setattr(activations, "LEAST_BYTES", 1024)
     return all_get

@@ -15,7 +15,9 @@ from ..drives.layout import Layout
 from ..errors import BudgetError
 from ..native import ffi, lib
 from . import memory_plan, shared_budget
-from .process_memory import OTHERS_BYTES, RESERVE_BYTES, ROOM_PARTS, ProcessBudget, divided, minimum_bytes
+from .activation_plan import Activations, gradients_of
+from .process_memory import OTHERS_BYTES, RESERVE_BYTES, ProcessBudget, reserve, with_reserve
+from .step_program import ALL_BYTES, fate_of, sums_of, times_of
 
 DAY_SECONDS = 86400
 NO_FASTER = 1.01  # a budget is useful as long as more memory makes a step faster than this
@@ -56,15 +58,21 @@ class Case:
     room: int = 0  # for activations on the drives
     whole: Any = None  # the Trace of a step with memory_of="process"; None: the promise cannot be made
 
-    def needs(self, shares):
-        """(Needs, program, rows, the least budget), with blocks outside of layers in slots of layers if shares."""
+    def needs(self, shares=False):
+        """What the engine needs, or with memory_of="process" a step; with blocks outside of layers in slots of layers
+        if shares."""
         layout = Layout([replace(block) for block in self.blocks])
         if shares:
             layout.share_rest()
+        how, whole = self.how, None
+        if self.is_of_process():
+            whole = Activations(
+                self.whole, gradients_of(layout, self.whole, False), leave=how["activations"] != "memory"
+            )
+            how = {**how, "activations": "memory"}
         memory = self.memory or self.default_bytes()
-        args = (layout, self.drives, memory, self.how, self.device, self.pinned_memory, False, self.trace)
-        needs = memory_plan.Needs(*args)
-        return needs, *needs.described(memory)
+        args = (layout, self.drives, memory, how, self.device, self.pinned_memory, False, self.trace, whole)
+        return memory_plan.Needs(*args)
 
     def default_bytes(self):
         """memory= by default: half of the machine's memory."""
@@ -72,20 +80,29 @@ class Case:
         return there // 2 if there else shared_budget.within()
 
     def of_engine(self):
-        """(the least budget of an engine, its Needs)."""
-        return min(((least, needs) for needs, *_, least in map(self.needs, (False, True))), key=lambda of: of[0])
+        """The least budget of an engine."""
+        return min(self._engine().needs(shares).least() for shares in (False, True))
+
+    def _engine(self):
+        """The engine alone."""
+        if not self.is_of_process():
+            return self
+        return replace(self, how={**self.how, "memory_of": "engine", "activations": "memory"})
+
+    def _shares(self, limit):
+        """Whether blocks outside of layers share slots of layers."""
+        return limit < self._engine().needs().least()
 
     def of_process(self):
         """The least budget with memory_of="process"."""
         if self.whole is None:
             return {}
-        least, needs = self._beside_activations().of_engine()
-        room = 0 if self.how["activations"] == "memory" and self.is_of_process() else None
-        return {"process_minimum_bytes": minimum_bytes(self.whole, needs.layout, least, needs.block, room)}
-
-    def _beside_activations(self):
-        """The engine of a process, whose activations are planned for themselves."""
-        return replace(self, how={**self.how, "activations": "memory", "memory_of": "engine"})
+        activations = self.how["activations"] if self.is_of_process() else "auto"
+        case = replace(self, how={**self.how, "memory_of": "process", "activations": activations})
+        beside = self.whole.inputs_bytes + OTHERS_BYTES
+        whole, shared = (with_reserve(case.needs(shares).least() + beside) for shares in (False, True))
+        # blocks share slots only where a model does not fit otherwise, whatever its batches
+        return {"process_minimum_bytes": shared if case._shares(shared - reserve(shared)) else whole}
 
     def is_of_process(self):
         """Whether memory= is a promise about the whole process."""
@@ -93,48 +110,31 @@ class Case:
 
     def at_least(self):
         """The least budget that works."""
-        return self.of_process()["process_minimum_bytes"] if self.is_of_process() else self.of_engine()[0]
+        return self.of_process()["process_minimum_bytes"] if self.is_of_process() else self.of_engine()
 
     def figures(self):
         """The figures of a plan, without what other plans would say. Raises BudgetError."""
-        return self._figures_of_process() if self.is_of_process() else self.engine_figures()
-
-    def _figures_of_process(self):
-        of_engine, minimum = self._beside_activations(), self.at_least()
-        least, needs = of_engine.of_engine()
+        if not self.is_of_process():
+            budget = self.memory or max(self.default_bytes(), self.needs().least())
+            return self._figures(budget, self._shares(budget))
+        minimum = self.at_least()
         limit = self.memory or max(self.default_bytes(), minimum)
         if limit < minimum:
             raise ProcessBudget(limit, None).too_little(minimum, "this batch")
-        room = 0 if self.how["activations"] == "memory" else self.room or ROOM_PARTS * limit
-        chosen, engine = divided(self.whole, needs.layout, limit, least, needs.block, room)
-        out = replace(of_engine, memory=engine, trace=chosen.computes_again()).engine_figures()
-        # gradients on their way to the drives are there with the activations of their unit
-        most, inputs = chosen.peak() - needs.block, self.whole.inputs_bytes + OTHERS_BYTES
-        out["memory"].update(activations=max(most, 0), logits=0, workspace=inputs)
-        return {
-            **out,
-            "budget_bytes": limit,
-            "minimum_bytes": minimum,
-            "engine_minimum_bytes": least,
-            "comfortable_bytes": out["comfortable_bytes"] + limit - engine + self.whole.saved_bytes,
-            "peak_bytes": sum(out["memory"].values()),
-            "activations": chosen.amounts(),
-        }
+        left = limit - reserve(limit)
+        out = self._figures(left - self.whole.inputs_bytes - OTHERS_BYTES, self._shares(left))
+        comfortable = out["comfortable_bytes"] + limit - out["budget_bytes"]
+        of_engine = {"minimum_bytes": minimum, "engine_minimum_bytes": self.of_engine()}
+        return {**out, "budget_bytes": limit, "comfortable_bytes": comfortable, **of_engine}
 
-    def engine_figures(self):
+    def _figures(self, budget, shares):
         """Those of what the engine holds, and of PyTorch's part beside it."""
-        began = time.perf_counter()
-        needs, program, rows, least = self.needs(False)
-        budget = self.memory or max(self.default_bytes(), least)
-        if budget < least:
-            needs, program, rows, least = self.needs(True)
-        there = self._there(needs.layout)
-        handle = self.machine.handle(self.device)
-        made, code, diag = program.plan(budget, there, handle)
+        began, needs = time.perf_counter(), self.needs(shares)
+        planned = needs.planned(budget, self._there(needs.layout), self.machine.handle(self.device))
+        program, rows, made, code, diag, chosen = planned
         native.check(code, diag)
-        times = native.filled("struct shore_plan_times", lib.shore_plan_times, made)
-        memory, sums = self._memory(needs, program, made), memory_plan.sums_of(made)
-        fates = {name: memory_plan.fate_of(made, row) for name, row in rows.items() if row is not None}
+        times, memory, sums = times_of(made), self._memory(needs, program, made), sums_of(made)
+        fates = {name: fate_of(made, row) for name, row in rows.items() if row is not None}
         lanes: dict[str, float] = {}
         for lane, took in zip(native.LANES, times.lane_seconds):  # those of one name count as the busier one
             lanes[lane.name] = max(lanes.get(lane.name, 0.0), took)
@@ -143,7 +143,7 @@ class Case:
             "model": self.name,
             "rates": self.machine.said,
             "budget_bytes": budget,
-            "minimum_bytes": least,
+            "minimum_bytes": needs.least(),
             "comfortable_bytes": sums.comfortable_bytes,
             "peak_bytes": sum(memory.values()),
             "memory": memory,
@@ -158,7 +158,7 @@ class Case:
             "tokens_per_second": self.trace.tokens / step if step else 0.0,
             "bound": native.LANES[times.bound].name,
             "lanes": lanes,
-            "activations": self._activations(),
+            "activations": chosen.amounts if chosen else self._activations(),
             "written_bytes_per_day": int(times.drive_write_bytes / step * DAY_SECONDS) if step else 0,
             "plan_seconds": time.perf_counter() - began,
         }
@@ -189,7 +189,7 @@ class Case:
     def _there(self, layout):
         """Bytes of a device's memory for parameters, beside what PyTorch holds there."""
         if self.gpu_memory is None:
-            return memory_plan.ALL_BYTES
+            return ALL_BYTES
         beside, least = sum(self._beside().values()) + self.gpu_memory.beside, layout.memory_bytes(0)
         if self.gpu_memory.limit < beside + least:
             what = f"{self.name} with {self.trace.tokens} tokens"
@@ -200,11 +200,14 @@ class Case:
         """Bytes by class when a step needs most: what the engine holds, and what PyTorch does."""
         out: dict[str, int] = {}
         for name, tensor in program.rows:
-            fate = memory_plan.fate_of(made, tensor)
+            fate = fate_of(made, tensor)
             if fate.way == lib.SHORE_WAY_KEEP and name in CLASS_OF:
                 most = needs.state if name == "state" else fate.bytes * fate.count
                 out[CLASS_OF[name]] = out.get(CLASS_OF[name], 0) + min(fate.bytes * fate.count, most)
-        for name, nbytes in self._beside().items():
+        beside = self._beside()
+        if self.is_of_process():
+            beside = {"activations": sums_of(made).placed_bytes, "workspace": self.whole.inputs_bytes + OTHERS_BYTES}
+        for name, nbytes in beside.items():
             out[name] = out.get(name, 0) + nbytes
         out["process"] = RESERVE_BYTES  # what PyTorch and Python take beside tensors once a step has run
         return out

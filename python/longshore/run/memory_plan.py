@@ -25,7 +25,7 @@ from . import machine as machines, open_engines, shared_budget
 from .device_memory import DeviceBudget
 from .options import DTYPE_OF
 from .pinned_parts import divide, left
-from .step_program import ALL_BYTES, StepProgram, update_bytes
+from .step_program import ALL_BYTES, StepProgram, fate_of, sums_of, times_of, update_bytes
 
 POOL_BYTES = 16 << 20, 1 << 30  # least and most memory that activations of a CPU pass through on their way to drives
 PINNED_POOL_BYTES = 16 << 20, 1 << 40  # the same of a device's: the budget sets the most, and "host" keeps them there
@@ -63,6 +63,8 @@ class Plan:
     process: Any = None  # the ProcessBudget, if memory= is a promise about the whole process
     slots_beside: Callable[[int], int] | None = None  # how many slots gpu_memory has room for beside so many bytes
     again: Callable | None = None  # plans again for a Trace: see plan()
+    activations: Any = None  # what becomes of them (Chosen), if they were planned, too
+    beside: Callable | None = None  # plans them beside this engine: see Needs.beside()
 
     @property
     def free_bytes(self):
@@ -96,20 +98,12 @@ class Division:
     times: Any  # struct shore_plan_times
 
 
-def fate_of(plan, tensor):
-    return native.filled("struct shore_fate", lib.shore_plan_tensor, plan, tensor)
-
-
-def sums_of(plan):
-    return native.filled("struct shore_plan_sums", lib.shore_plan_sums, plan)
-
-
 class Needs:
     """What a model needs of memory: the sizes from which its StepProgram follows."""
 
-    def __init__(self, layout, drives, memory, how, device, pinned_memory, lent, trace):
+    def __init__(self, layout, drives, memory, how, device, pinned_memory, lent, trace, whole=None):
         """The arguments are those of plan(). lent: pinned_memory is what other engines leave."""
-        self.layout, self.device, self.trace = layout, device, trace
+        self.layout, self.device, self.trace, self.whole = layout, device, whole.trace if whole else trace, whole
         self.fixed = {}  # {a row's name: how many or how many bytes there are, whatever the budget}
         compress, number = how.get("compress", 0.0), OPTIMIZERS[how["optimizer"]].number
         fp32 = how.get("handed_back", how["storage"]) == "fp32"
@@ -160,13 +154,15 @@ class Needs:
         self.fleet.scratch_bytes = room
         return lib.shore_fleet_disk_bytes(self.layout.c, self.fleet)
 
-    def described(self, memory=0):
-        """Returns (the StepProgram for a budget, {name: its tensor that plan() asks for}, the least that works)."""
+    def described(self, memory=0, way=None):
+        """Returns (the StepProgram for a budget, {name: its tensor that plan() asks for}, the least that works). way:
+        that of activations, if they are planned, too."""
         given = self.trace, self.fixed, self.offloads and self.activations != "host"
         program = StepProgram(self.layout, self.page_bytes, self.fleet, self.one_memory, *given)
         backward, rows = [operation for operation, _ in program.backward], {}
         passing = {"by": backward, "stays": False}
-        program.add("gradients of a block", self.block, **passing)
+        if way is None or self.whole.aside:
+            program.add("gradients of a block", self.block, **passing)
         program.add("gradients of groups", self.group, **passing)
         program.add("compression", self.compression, by=backward)
         if self.device is not None:
@@ -187,7 +183,43 @@ class Needs:
         read = {"saves_lane": lib.SHORE_LANE_DRIVE_READ, "saves": self.state / max(self.most_state, 1)}
         rows["gradients"] = program.add("gradients", 0, self.gradients, **passing, **written)
         rows["spare"] = program.add("state", 0, self.spare, by=backward, **read)
+        if way is not None:
+            self.whole.describe(program, way)
         return program, rows, sums_of(program.plan(0)[0]).minimum_bytes
+
+    def ways(self):
+        """Ways to describe the step."""
+        return [None] if self.whole is None else self.whole.ways()
+
+    def least(self):
+        """The smallest budget that works."""
+        return min(self.described(way=way)[2] for way in self.ways())
+
+    def planned(self, memory, there, machine):
+        """(program, rows, plan, code, diag, the Chosen of activations) for this many bytes: of the way whose step is
+        shortest, or if none fits, that needs least."""
+        found = []
+        for way in self.ways():
+            program, rows, least = self.described(memory, way)
+            made, code, diag = program.plan(memory, there, machine)
+            rank = (1, least) if code else (0, times_of(made).step_seconds)
+            found.append((rank, program, rows, made, code, diag, way and self.whole.chosen(made, way)))
+        return min(found, key=lambda each: each[0])[1:]
+
+    def beside(self, whole, nbytes):
+        """(the Chosen of activations within so many bytes beside an engine that is there; None: they do not fit, the
+        least that they need)."""
+        program, (way,) = StepProgram(self.layout, self.page_bytes, self.fleet, True, whole.trace), whole.ways()
+        whole.describe(program, way)
+        made, code, _ = program.plan(nbytes)
+        return None if code else whole.chosen(made, way), sums_of(made).minimum_bytes
+
+    def of_activations(self, made, chosen):
+        """Bytes of a plan that are activations, without those that the engine has: their pool, and the gradients on
+        their way to the drives, which a plan with activations counts where they arrive."""
+        if chosen is None:
+            return 0
+        return sums_of(made).placed_bytes - chosen.pool_bytes - self.block * (not self.whole.aside)
 
 
 def refuse_budgets(device, gpu_memory, pinned_memory):
@@ -234,6 +266,7 @@ def plan(
     gpu_memory=None,
     pinned_memory=None,
     trace=None,
+    whole=None,
 ):
     """The Plan for a memory budget. Raises BudgetError with the minimum of each budget that is too small.
 
@@ -246,19 +279,20 @@ def plan(
     gpu_memory: the DeviceBudget; None: no limit is known.
     pinned_memory: bytes, a part of memory; None: what can be had, or of a frozen model what the others leave.
     trace: the Trace of a step; None: what computes is not known.
+    whole: Activations that memory is for, too; None: they have memory beside it.
     """
     refuse_budgets(device, gpu_memory, pinned_memory)
     unified = device is not None and cuda.is_unified(device)
     lends = device is not None and not unified and pinned_memory is None and not how.get("trains", True)
     if lends:
         pinned_memory = left(open_engines.training())
-    needs = Needs(layout, drives, memory, how, device, pinned_memory, lends, trace)
+    needs = Needs(layout, drives, memory, how, device, pinned_memory, lends, trace, whole)
     if room is None and needs.activations == "host":
         room = 0
-    program, rows, least = needs.described()
+    least = needs.least()
     given = [size for size in (memory, shared_budget.left()) if size is not None]
-    if min(given, default=least) < least and layout.share_rest():
-        program, rows, least = needs.described()
+    if whole is None and min(given, default=least) < least and layout.share_rest():
+        least = needs.least()
     least_there, one_slot = (0, 0) if unified else (layout.memory_bytes(0), layout.memory_bytes(1))
     there = ALL_BYTES
     if gpu_memory is not None:
@@ -269,9 +303,8 @@ def plan(
     budget, shared = memory or 0, shared_budget.left() is not None
     by_default = _half_of_free(gpu_memory, memory) if unified else None
     memory = shared_budget.within(memory or by_default, least)
-    program, rows, _ = needs.described(memory)
     rates = machines.of(None).handle(device)
-    made, code, diag = program.plan(memory, max(there, one_slot), rates)
+    program, rows, made, code, diag, chosen = needs.planned(memory, max(there, one_slot), rates)
     native.check(code, diag)
     least_slots = int(least_there == one_slot)
 
@@ -293,7 +326,7 @@ def plan(
             step, of, _ = needs.described(memory)
             plan, wrong, why = step.plan(memory, max(there, one_slot), rates)
             native.check(wrong, why)
-            times = native.filled("struct shore_plan_times", lib.shore_plan_times, plan)
+            times = times_of(plan)
             held = {name: fate_of(plan, of[name]) for name in ("pages", "gradients", "spare") if of[name] is not None}
             spare, most = held["spare"].bytes, sums_of(plan).total_bytes
             count = held["pages"].count if "pages" in held else 1
@@ -301,7 +334,8 @@ def plan(
         return found
 
     fates = {name: None if tensor is None else fate_of(made, tensor) for name, tensor in rows.items()}
-    kept, total, pool = fates["spare"].bytes, sums_of(made).total_bytes, fates.get("pool")
+    beside = needs.of_activations(made, chosen)
+    kept, total, pool = fates["spare"].bytes, sums_of(made).total_bytes - beside, fates.get("pool")
     pool_bytes, pinned = 0 if pool is None else pool.bytes, {}
     if device is not None:
         parts, pool_bytes = needs.pinned, pool_bytes // ALIGN * ALIGN
@@ -318,15 +352,15 @@ def plan(
         pages=pages,
         slots=0 if device is None else slots,
         gradient_bytes=fates["gradients"].bytes,
-        pool_bytes=pool_bytes,
+        pool_bytes=chosen.pool_bytes if chosen else pool_bytes,
         room_bytes=0 if pool is None else min(4 * memory, ROOM_BYTES) if room is None else room,
         aside_bytes=needs.block,
         spare_bytes=kept,
         total_bytes=total - kept,
         compression_bytes=needs.compression,
         least_bytes=least,
-        budget_bytes=budget if budget and not shared else total,
-        most_bytes=total if shared else most,
+        budget_bytes=budget - beside if budget and not shared else total,
+        most_bytes=total if shared else most - beside,
         **pinned,
         gpu_memory=gpu_memory,
         least_slots=least_slots,
@@ -334,4 +368,6 @@ def plan(
         crossing_bytes=2 * max(needs.block, min(pool_bytes, CROSSING_BYTES)),
         slots_beside=slots_beside,
         again=None if shared else again,
+        activations=chosen,
+        beside=needs.beside,
     )

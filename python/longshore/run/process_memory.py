@@ -15,7 +15,7 @@ import inspect
 import logging
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ from ..native import lib
 from ..ranks.launch import ranks
 from ..torch_internals import in_backward
 from . import allocator, memory, open_engines, room, shared_budget
-from .activation_plan import ActivationPlan, gradients_of, with_sliced_loss
+from .activation_plan import Activations, gradients_of, with_sliced_loss
 from .device_memory import larger, sizes
 from .peak_memory import most_resident
 
@@ -56,7 +56,6 @@ class ProcessBudget:
 
     limit: int
     replan: Callable[..., Any]  # plans the engine for so many bytes: memory=
-    sizes: list[int] = field(default_factory=list)  # bytes of an engine that works well, and of one that works
 
     def too_little(self, minimum: int, what: str) -> BudgetError:
         said = f'memory={native.readable(self.limit)} with memory_of="process" is too little for {what}'
@@ -107,33 +106,16 @@ def plan(replan: Callable[..., Any], given: int | None, how: Mapping[str, Any], 
             replan(memory=max(left, 1))  # which lets blocks outside of layers share slots
         except BudgetError:
             least = replan(memory=None).least_bytes
-            raise budget.too_little(_with_reserve(least), "this model, whatever its batches") from None
+            raise budget.too_little(with_reserve(least), "this model, whatever its batches") from None
         least = replan(memory=left).least_bytes
-    budget.sizes = [min(least * 5 // 4, left), least]
-    made = replan(memory=budget.sizes[0])
+    made = replan(memory=min(least * 5 // 4, left))
     made.process, made.room_bytes, made.again = budget, 0, None
     if how["activations"] != "memory":
         made.room_bytes = ROOM_PARTS * budget.limit if room_bytes is None else room_bytes
     return made
 
 
-def minimum_bytes(trace: Any, layout: Any, least: int, aside: int, room_bytes: int | None = None) -> int:
-    """The least memory= for a step, as longshore.plan() says it. least: of the engine; aside: the part of it for
-    gradients on their way; room_bytes: as of fit()."""
-    activations = ActivationPlan(trace, 1, gradients_of(layout, trace, False)).least(room_bytes)
-    return _with_reserve(least - aside + activations + trace.inputs_bytes + OTHERS_BYTES)
-
-
-def divided(trace: Any, layout: Any, limit: int, least: int, aside: int, room_bytes: int) -> tuple[ActivationPlan, int]:
-    """(what becomes of activations, memory= of the engine) within a limit of minimum_bytes() or more, as a run divides
-    it."""
-    left = limit - reserve(limit) - trace.inputs_bytes - OTHERS_BYTES
-    chosen = ActivationPlan(trace, 1, gradients_of(layout, trace, False))
-    any(chosen.fit(left - engine + aside, room_bytes) for engine in (least * 5 // 4, least))
-    return chosen, left - chosen.peak() + aside
-
-
-def _with_reserve(nbytes: int) -> int:
+def with_reserve(nbytes: int) -> int:
     """The smallest limit that leaves so many bytes beside its reserve."""
     return (nbytes + RESERVE_BYTES) * RESERVE_PART // (RESERVE_PART - 1) + 1
 
@@ -145,7 +127,8 @@ def _bound(model, args, kwargs):
     return kwargs or args
 
 
-_SIZES = "pages", "gradient_bytes", "spare_bytes"  # of a Plan, which another one may have otherwise
+# of a Plan, which another one may have otherwise
+_SIZES = "pages gradient_bytes spare_bytes pool_bytes total_bytes budget_bytes most_bytes".split()
 
 
 class ProcessMemory:
@@ -243,42 +226,60 @@ class ProcessMemory:
     def _plan(self, trace, count, adds, may_change):
         """Plans a step. may_change: whether no step has begun, so that the engine's part may become another one. Raises
         BudgetError if memory= is too little for it."""
-        plan, budget = self.plan, self.process
-        left = budget.limit - reserve(budget.limit) - self.beyond - self._others()
-        chosen = ActivationPlan(trace, count, gradients_of(self.streams.layout, trace, adds), self._once(trace))
-        chosen.pool_bytes, drives = plan.pool_bytes, self.streams.state.scratch_bytes if may_change else None
-        plans = [budget.replan(memory=memory) for memory in budget.sizes] if may_change else [plan]
-        engines = [self._engine_bytes(each, adds) for each in plans]
-        if not may_change:
-            engines.append(engines[0] - plan.spare_bytes)  # state in memory gives way also within a step
-        engine = next((nbytes for nbytes in engines if chosen.fit(left - nbytes, drives)), None)
-        if engine is None:
-            minimum = budget.limit - left + engines[-1] + chosen.peak() - reserve(budget.limit)
-            raise budget.too_little(_with_reserve(minimum), "this batch")
-        if not may_change and engine < engines[0]:
+        streams, plan, limit = self.streams, self.plan, self.process.limit
+        left = limit - reserve(limit) - self.beyond - self._others()
+        how = {"count": count, "once": self._once(trace), "leave": streams.state.scratch_bytes > 0}
+        needs = Activations(trace, gradients_of(streams.layout, trace, adds), **how)
+        if may_change:
+            made = self._divided(needs, left, adds)
+            sizes = {name: getattr(made, name) for name in _SIZES}
+            if any(getattr(plan, name) != size for name, size in sizes.items()):
+                room.change(streams.core(), **sizes)
+            chosen = made.activations
+        else:
+            chosen = self._beside(replace(needs, pool_bytes=plan.pool_bytes), left, adds)
+        streams.fates = Fates(chosen.of, chosen.pool_bytes > 0)
+
+    def _divided(self, needs, left, adds):
+        """The Plan that divides so many bytes among the engine and activations."""
+        try:
+            made = self.process.replan(memory=left, whole=needs)
+            if made.gradient_bytes >= self.streams.gradients.most_bytes(adds):
+                # all gradients of a step stay, and state has the engine's memory for those on their way to the drives
+                made = self.process.replan(memory=left, whole=replace(needs, aside=True))
+            return made
+        except BudgetError:
+            raise self._too_little(self.process.replan(memory=None, whole=needs).least_bytes, left) from None
+
+    def _beside(self, needs, left, adds):
+        """The Chosen of a step that has begun. State in memory gives way, if it must."""
+        plan, engine = self.plan, self._engine_bytes(adds)
+        chosen, _ = plan.beside(needs, left - engine + plan.pool_bytes)
+        if chosen is None:
+            engine -= plan.spare_bytes
+            chosen, least = plan.beside(needs, left - engine + plan.pool_bytes)
+            if chosen is None:
+                raise self._too_little(engine - plan.pool_bytes + least, left)
             plan.spare_bytes = 0
             self.streams.gradients.shrink_state()
-        if may_change:
-            made = budget.replan(memory=left - chosen.peak() + plan.aside_bytes)
-            if self._engine_bytes(made, adds) > left - chosen.peak():
-                made = budget.replan(memory=max(left - chosen.peak(), budget.sizes[-1]))
-            sizes = {name: getattr(made, name) for name in _SIZES}
-            sizes.update(pool_bytes=chosen.pool_bytes, total_bytes=made.total_bytes + chosen.pool_bytes)
-            sizes.update(budget_bytes=made.budget_bytes, most_bytes=made.most_bytes)
-            if any(getattr(plan, name) != size for name, size in sizes.items()):
-                room.change(self.streams.core(), **sizes)
-        self.streams.fates = Fates(chosen.of, chosen.pool_bytes > 0)
+        return chosen
 
-    def _engine_bytes(self, plan, adds):
-        """What an engine holds all the time: without activations, and without memory for gradients on their way to the
+    def _too_little(self, needed, left):
+        limit = self.process.limit
+        return self.process.too_little(with_reserve(limit - reserve(limit) - left + needed), "this batch")
+
+    def _engine_bytes(self, adds):
+        """What an engine holds all the time: without memory for gradients on their way to the
         drives, unless state has that, since all gradients of a step stay."""
+        plan = self.plan
         on_their_way = plan.aside_bytes * (plan.gradient_bytes < self.streams.gradients.most_bytes(adds))
-        return plan.total_bytes + plan.spare_bytes - plan.pool_bytes - on_their_way
+        return plan.total_bytes + plan.spare_bytes - on_their_way
 
     def _once(self, trace):
         """Names of the layers that cannot be computed again."""
         model = self.streams.core().module
-        return {unit.name for unit in trace.units if unit.layer and not may_again(model.get_submodule(unit.name))}
+        layers = {unit.name for unit in trace.units if unit.layer}
+        return frozenset(name for name in layers if not may_again(model.get_submodule(name)))
 
     def _others(self):
         """Bytes that the process has beyond its imports and its engine: buffers, batches, and what the script has."""
@@ -301,7 +302,7 @@ class ProcessMemory:
         self.planned_for = [], 0, False
         if not self.traced:
             raise self.process.too_little(
-                _with_reserve(self.process.limit - reserve(self.process.limit) + over), "this batch"
+                with_reserve(self.process.limit - reserve(self.process.limit) + over), "this batch"
             )
         self.beyond += over
         _log.info("memory_of: a step went %s beyond memory=; later ones leave as much free", native.readable(over))

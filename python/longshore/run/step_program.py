@@ -86,9 +86,10 @@ class StepProgram:
         """Forward and backward of these blocks, in their order."""
         return [operation for operation, of in self.forward + self.backward if not of.isdisjoint(blocks)]
 
-    def add(self, name, size=0, full=0, place=lib.SHORE_PLACE_PLAIN, by=(), stays=True, key=0, **members):
+    def add(self, name, size=0, full=0, place=lib.SHORE_PLACE_PLAIN, by=(), stays=True, key=0, own=True, **members):
         """by: the operations that read it. stays: it is there all the time, and not only from the first to the last of
-        them. key: that of tensors of one class, at most PLACES; 0: one of its own."""
+        them. key: that of tensors of one class, at most PLACES + 1; 0: one of its own. own: its memory is its own, so
+        that it counts all the time, too."""
         if name in self._fixed and members.get("buffers"):
             members["least"] = members["most"] = max(1, min(self._fixed[name], members["most"]))
         elif name in self._fixed:
@@ -99,7 +100,7 @@ class StepProgram:
             key=key or PLACES + len(self._names),
             index=len(self._names),
             place=place,
-            own=True,
+            own=own,
             bytes=size,
             full_bytes=full,
             **members,
@@ -146,6 +147,18 @@ class StepProgram:
         if out[0] == ffi.NULL:
             native.fail(code, diag)
         return ffi.gc(out[0], lib.shore_plan_close), code, diag
+
+
+def fate_of(plan, tensor):
+    return native.filled("struct shore_fate", lib.shore_plan_tensor, plan, tensor)
+
+
+def sums_of(plan):
+    return native.filled("struct shore_plan_sums", lib.shore_plan_sums, plan)
+
+
+def times_of(plan):
+    return native.filled("struct shore_plan_times", lib.shore_plan_times, plan)
 
 
 def update_bytes(layout, fleet, block):
