@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import os
@@ -24,6 +25,7 @@ from .activation_plan import with_sliced_loss
 from .device_memory import DeviceBudget, counted
 from .engine_surface import refuse_engine
 from .options import DTYPE_OF, NAME_OF, Options
+from .process_memory import without_cache
 from .wrap import BUFFERS_BYTES, wrap
 
 LEAST_TBW = 10**9  # bytes; who says less has forgotten the unit
@@ -112,15 +114,19 @@ def _case(model, batch, machine, loss_fn, given):
     how["handed_back"] = NAME_OF[layout.handed_back(compute, DTYPE_OF[options.storage])]
     trains = options.trains and any(block.trains for block in blocks)
     how.update({} if trains else {"trains": False})
-    trace = _trace(model, batch, None if machine.named else device, loss_fn, options.layers, blocks)
+    traced = functools.partial(_trace, model, loss_of=loss_fn, layers=options.layers, blocks=blocks)
+    trace, whole = traced(batch, device=None if machine.named else device), None
     sliceable = trace.has_loss and not trace.why
-    in_slices = sliceable and sliced_loss.chosen(model, options.fused_loss, True)
-    sliced = with_sliced_loss(trace, model) if in_slices else trace
-    whole = sliced if device is None and trains and not trace.why else None
+    if device is None and trains and not trace.why:
+        inputs = without_cache(model, (), batch) if isinstance(batch, Mapping) else None
+        whole = traced(inputs[1], device=None) if inputs else trace
+        if sliceable and sliced_loss.chosen(model, options.fused_loss, True):
+            whole = with_sliced_loss(whole, model)
     if sliced_loss.chosen(model, options.fused_loss) and sliceable:
-        *others, head = sliced.units
+        trace = with_sliced_loss(trace, model)
+        *others, head = trace.units
         head = replace(head, backward_temporary_bytes=head.backward_most_bytes)
-        trace = replace(sliced, units=[*others, head])
+        trace = replace(trace, units=[*others, head])
     memory = None if options.memory is None else native.size(options.memory)
     room = 0 if options.activation_room is None else native.size(options.activation_room, "activation_room")
     budgets = _budgets(model, options, machine, device)
@@ -129,11 +135,11 @@ def _case(model, batch, machine, loss_fn, given):
     return forecast.Case(name, blocks, trace, how, machine, drives, memory, device, room=room, whole=whole, **budgets)
 
 
-def _trace(model, batch, device, loss_fn, layers, blocks):
+def _trace(model, batch, device, loss_of, layers, blocks):
     """The Trace on a device, or else on the CPU, or else of the blocks alone."""
     for where in dict.fromkeys((device, None)):
         try:
-            return tracing.trace(model, batch, where, loss_fn, layers)
+            return tracing.trace(model, batch, where, loss_of, layers)
         except tracing.Refused as failure:
             raise ValueError(f"longshore.plan: {failure}") from None
         except tracing.Untraceable as failure:

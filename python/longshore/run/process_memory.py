@@ -37,9 +37,9 @@ from .peak_memory import most_resident
 # Of memory= for what nobody plans: code and workspaces that the first step brings, Python's objects, stacks, and rests
 # of pages between tensors.
 RESERVE_BYTES, RESERVE_PART = 64 << 20, 32
-OTHERS_BYTES = (
-    32 << 20
-)  # what the process has beside an engine as it begins: code, Python's objects, buffers of a model
+# What the process has beside an engine and a batch, at least, so that a plan says the minimum before there is a process:
+# code, Python's objects, buffers of a model.
+OTHERS_BYTES = 32 << 20
 ROOM_PARTS = 4  # without activation_room, the drives reserve so many times memory= for activations
 
 _log = logging.getLogger("longshore")
@@ -120,6 +120,19 @@ def with_reserve(nbytes: int) -> int:
     return (nbytes + RESERVE_BYTES) * RESERVE_PART // (RESERVE_PART - 1) + 1
 
 
+def without_cache(model: Any, args: tuple, kwargs: Mapping) -> tuple[tuple, dict] | None:
+    """Inputs of a pass with gradients, so that a model of transformers keeps no keys and values for generation, as in
+    its own gradient checkpointing: they would stay in memory, and no layer that adds to them could be computed again.
+    None: they are that already."""
+    model = base_of(model)
+    if not getattr(getattr(model, "config", None), "use_cache", False):
+        return None
+    takes = [*inspect.signature(model.forward).parameters]
+    if "use_cache" not in takes[len(args) :] or "use_cache" in kwargs or kwargs.get("past_key_values") is not None:
+        return None
+    return args, {**kwargs, "use_cache": False}
+
+
 def _bound(model, args, kwargs):
     """Arguments of forward, as trace() takes them."""
     if args and kwargs:
@@ -190,15 +203,8 @@ class ProcessMemory:
         self.gathers = True
 
     def given(self, args, kwargs):
-        """As of DeviceMemory: a model of transformers keeps no keys and values for generation, as in its own gradient
-        checkpointing, since they would stay in memory, and no layer that adds to them could be computed again."""
-        model = base_of(self.streams.core().module)
-        if not torch.is_grad_enabled() or not getattr(getattr(model, "config", None), "use_cache", False):
-            return None
-        takes = [*inspect.signature(model.forward).parameters]
-        if "use_cache" not in takes[len(args) :] or "use_cache" in kwargs or kwargs.get("past_key_values") is not None:
-            return None
-        return args, {**kwargs, "use_cache": False}
+        """As of DeviceMemory."""
+        return without_cache(self.streams.core().module, args, kwargs) if torch.is_grad_enabled() else None
 
     def _trace(self, inputs):
         """The Trace of a step with these inputs. None: that of train_batch(), whose loss_of() calls the model with
@@ -227,7 +233,7 @@ class ProcessMemory:
         """Plans a step. may_change: whether no step has begun, so that the engine's part may become another one. Raises
         BudgetError if memory= is too little for it."""
         streams, plan, limit = self.streams, self.plan, self.process.limit
-        left = limit - reserve(limit) - self.beyond - self._others()
+        left = limit - reserve(limit) - self.beyond - max(self._others(), trace.inputs_bytes + OTHERS_BYTES)
         how = {"count": count, "once": self._once(trace), "leave": streams.state.scratch_bytes > 0}
         needs = Activations(trace, gradients_of(streams.layout, trace, adds), **how)
         if may_change:
