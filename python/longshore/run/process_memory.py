@@ -250,12 +250,16 @@ class ProcessMemory:
         """The Plan that divides so many bytes among the engine and activations."""
         try:
             made = self.process.replan(memory=left, whole=needs)
-            if made.gradient_bytes >= self.streams.gradients.most_bytes(adds):
-                # all gradients of a step stay, and state has the engine's memory for those on their way to the drives
-                made = self.process.replan(memory=left, whole=replace(needs, aside=True))
-            return made
         except BudgetError:
             raise self._too_little(self.process.replan(memory=None, whole=needs).least_bytes, left) from None
+        most = self.streams.gradients.most_bytes(adds)
+        if made.gradient_bytes >= most:
+            # all gradients of a step stay: state would have the engine's memory for those on their way to the drives
+            try:
+                made = self.process.replan(memory=left, whole=replace(needs, aside=True))
+            except BudgetError:
+                made.gradient_bytes = most - 1
+        return made
 
     def _beside(self, needs, left, adds):
         """The Chosen of a step that has begun. State in memory gives way, if it must."""
