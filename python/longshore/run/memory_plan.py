@@ -207,12 +207,11 @@ class Needs:
         return min(found, key=lambda each: each[0])[1:]
 
     def beside(self, whole, nbytes):
-        """(the Chosen of activations within so many bytes beside an engine that is there; None: they do not fit, the
-        least that they need)."""
+        """The Chosen of activations within so many bytes beside an engine that is there. None: they do not fit."""
         program, (way,) = StepProgram(self.layout, self.page_bytes, self.fleet, True, whole.trace), whole.ways()
         whole.describe(program, way)
         made, code, _ = program.plan(nbytes)
-        return None if code else whole.chosen(made, way), sums_of(made).minimum_bytes
+        return None if code else whole.chosen(made, way)
 
     def of_activations(self, made, chosen):
         """Bytes of a plan that are activations, without those that the engine has: their pool, and the gradients on

@@ -194,11 +194,11 @@ class ProcessMemory:
         adds = count > 1 or core.accumulate > 1 or core.cycle.passes > 0
         largest, most, added = self.planned_for
         wanted = larger(found, largest), max(count, most), adds or added
-        if wanted != self.planned_for:
+        if wanted[:2] != (largest, most) or wanted[2] > added:
             batch = max(batches, key=lambda each: sizes(each)[0])
             if (trace := self._trace(batch if several else batch)) is not None:
-                self._plan(trace, wanted[1], wanted[2], streams.turns is None and not self.gathers)
-                self.planned_for = wanted
+                adds = self._plan(trace, wanted[1], wanted[2], streams.turns is None and not self.gathers)
+                self.planned_for = *wanted[:2], adds
         self.guard.keep(count == 1)
         self.gathers = True
 
@@ -231,13 +231,19 @@ class ProcessMemory:
 
     def _plan(self, trace, count, adds, may_change):
         """Plans a step. may_change: whether no step has begun, so that the engine's part may become another one. Raises
-        BudgetError if memory= is too little for it."""
+        BudgetError if memory= is too little for it. Returns whether what was planned may add up several passes, which is
+        unknown before the second one: then it may, if there is memory for that."""
         streams, plan, limit = self.streams, self.plan, self.process.limit
         left = limit - reserve(limit) - self.beyond - max(self._others(), trace.inputs_bytes + OTHERS_BYTES)
         how = {"count": count, "once": self._once(trace), "leave": streams.state.scratch_bytes > 0}
         needs = Activations(trace, gradients_of(streams.layout, trace, adds), **how)
         if may_change:
-            made = self._divided(needs, left, adds)
+            more = replace(needs, gradients=gradients_of(streams.layout, trace, True))
+            made = None if adds else self._divided(more, left, True)
+            adds = adds or made is not None
+            made = made or self._divided(needs, left, adds)
+            if made is None:
+                raise self._too_little(needs, left)
             sizes = {name: getattr(made, name) for name in _SIZES}
             if any(getattr(plan, name) != size for name, size in sizes.items()):
                 room.change(streams.core(), **sizes)
@@ -245,13 +251,14 @@ class ProcessMemory:
         else:
             chosen = self._beside(replace(needs, pool_bytes=plan.pool_bytes), left, adds)
         streams.fates = Fates(chosen.of, chosen.pool_bytes > 0)
+        return adds
 
     def _divided(self, needs, left, adds):
-        """The Plan that divides so many bytes among the engine and activations."""
+        """The Plan that divides so many bytes among the engine and activations. None: they are too few."""
         try:
             made = self.process.replan(memory=left, whole=needs)
         except BudgetError:
-            raise self._too_little(self.process.replan(memory=None, whole=needs).least_bytes, left) from None
+            return None
         most = self.streams.gradients.most_bytes(adds)
         if made.gradient_bytes >= most:
             # all gradients of a step stay: state would have the engine's memory for those on their way to the drives
@@ -264,19 +271,18 @@ class ProcessMemory:
     def _beside(self, needs, left, adds):
         """The Chosen of a step that has begun. State in memory gives way, if it must."""
         plan, engine = self.plan, self._engine_bytes(adds)
-        chosen, _ = plan.beside(needs, left - engine + plan.pool_bytes)
+        chosen = plan.beside(needs, left - engine + plan.pool_bytes)
         if chosen is None:
-            engine -= plan.spare_bytes
-            chosen, least = plan.beside(needs, left - engine + plan.pool_bytes)
+            chosen = plan.beside(needs, left - engine + plan.spare_bytes + plan.pool_bytes)
             if chosen is None:
-                raise self._too_little(engine - plan.pool_bytes + least, left)
+                raise self._too_little(replace(needs, pool_bytes=None), left)
             plan.spare_bytes = 0
             self.streams.gradients.shrink_state()
         return chosen
 
-    def _too_little(self, needed, left):
-        limit = self.process.limit
-        return self.process.too_little(with_reserve(limit - reserve(limit) - left + needed), "this batch")
+    def _too_little(self, needs, left):
+        limit, least = self.process.limit, self.process.replan(memory=None, whole=needs).least_bytes
+        return self.process.too_little(with_reserve(limit - reserve(limit) - left + least), "this batch")
 
     def _engine_bytes(self, adds):
         """What an engine holds all the time: without memory for gradients on their way to the
