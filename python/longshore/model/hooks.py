@@ -18,6 +18,7 @@ from ..torch_internals import (
     version_of,
 )
 from . import sliced_loss
+from .absent import StandIn
 from .forward_scope import Hook, checkpoint_that_saves
 from .write_tracking import CHANGE, IN_PASS, is_elsewhere, say_lost
 
@@ -123,10 +124,11 @@ def refuse_within_backward(what):
 
 
 def _at_gradient(output, given, call):
-    """Calls call() when the gradient of an output has arrived. given: leaves that are only passed on."""
+    """Calls call() when the gradient of an output has arrived. given: leaves that are only passed on. What has no
+    values, such as logits of a loss in slices, gets no gradient."""
     given = {id(t) for t in given}
     for t in tree_leaves(output):
-        if isinstance(t, torch.Tensor) and t.requires_grad and id(t) not in given:
+        if isinstance(t, torch.Tensor) and not isinstance(t, StandIn) and t.requires_grad and id(t) not in given:
             t.register_hook(lambda gradient: call())
 
 
