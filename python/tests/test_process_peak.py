@@ -37,7 +37,8 @@ def sequential():
 
 def lora():
     import peft
-    return peft.get_peft_model(llama(), peft.LoraConfig(r=8, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"))
+    how = {"target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM"}
+    return peft.get_peft_model(llama(), peft.LoraConfig(r=8, **how))
 
 def language():
     ids = torch.arange(2048).view(8, 256) % 7919

@@ -89,7 +89,7 @@ class Case:
             return self
         return replace(self, how={**self.how, "memory_of": "engine", "activations": "memory"})
 
-    def _shares(self, limit):
+    def shares(self, limit):
         """Whether blocks outside of layers share slots of layers."""
         return limit < self._engine().needs().least()
 
@@ -102,7 +102,7 @@ class Case:
         beside = self.whole.inputs_bytes + OTHERS_BYTES
         whole, shared = (with_reserve(case.needs(shares).least() + beside) for shares in (False, True))
         # blocks share slots only where a model does not fit otherwise, whatever its batches
-        return {"process_minimum_bytes": shared if case._shares(shared - reserve(shared)) else whole}
+        return {"process_minimum_bytes": shared if case.shares(shared - reserve(shared)) else whole}
 
     def is_of_process(self):
         """Whether memory= is a promise about the whole process."""
@@ -116,13 +116,13 @@ class Case:
         """The figures of a plan, without what other plans would say. Raises BudgetError."""
         if not self.is_of_process():
             budget = self.memory or max(self.default_bytes(), self.needs().least())
-            return self._figures(budget, self._shares(budget))
+            return self._figures(budget, self.shares(budget))
         minimum = self.at_least()
         limit = self.memory or max(self.default_bytes(), minimum)
         if limit < minimum:
             raise ProcessBudget(limit, None).too_little(minimum, "this batch")
         left = limit - reserve(limit)
-        out = self._figures(left - self.whole.inputs_bytes - OTHERS_BYTES, self._shares(left))
+        out = self._figures(left - self.whole.inputs_bytes - OTHERS_BYTES, self.shares(left))
         comfortable = out["comfortable_bytes"] + limit - out["budget_bytes"]
         of_engine = {"minimum_bytes": minimum, "engine_minimum_bytes": self.of_engine()}
         return {**out, "budget_bytes": limit, "comfortable_bytes": comfortable, **of_engine}

@@ -37,8 +37,8 @@ from .peak_memory import most_resident
 # Of memory= for what nobody plans: code and workspaces that the first step brings, Python's objects, stacks, and rests
 # of pages between tensors.
 RESERVE_BYTES, RESERVE_PART = 64 << 20, 32
-# What the process has beside an engine and a batch, at least, so that a plan says the minimum before there is a process:
-# code, Python's objects, buffers of a model.
+# What the process has beside an engine and a batch, at least, so that a plan says the minimum before there is a
+# process: code, Python's objects, buffers of a model.
 OTHERS_BYTES = 32 << 20
 ROOM_PARTS = 4  # without activation_room, the drives reserve so many times memory= for activations
 
@@ -231,8 +231,8 @@ class ProcessMemory:
 
     def _plan(self, trace, count, adds, may_change):
         """Plans a step. may_change: whether no step has begun, so that the engine's part may become another one. Raises
-        BudgetError if memory= is too little for it. Returns whether what was planned may add up several passes, which is
-        unknown before the second one: then it may, if there is memory for that."""
+        BudgetError if memory= is too little for it. Returns whether what was planned may add up several passes: before
+        the second one nobody knows, so it may if there is memory for that."""
         streams, plan, limit = self.streams, self.plan, self.process.limit
         left = limit - reserve(limit) - self.beyond - max(self._others(), trace.inputs_bytes + OTHERS_BYTES)
         how = {"count": count, "once": self._once(trace), "leave": streams.state.scratch_bytes > 0}
