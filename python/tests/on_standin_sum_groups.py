@@ -12,25 +12,27 @@ from on_standin import moved
 from on_standin_frozen import eager
 from on_standin_streams import PLACES, in_a_loop, together, wrapped
 
-GROUPS, COUNT, STEPS = 2, 6, 2
+STEPS = 2
 
 
-def digest_of(where, path, way, groups):
+def digest_of(where, path, way, count, **how):
     torch.manual_seed(0)
-    with wrapped(eager(models.gpt2(layers=2)).to(where), path, slots=1, sum_groups=groups) as engine:
+    with wrapped(eager(models.gpt2(layers=2)).to(where), path, slots=1, **how) as engine:
         for step in range(STEPS):
-            way(engine, [moved(batch, where) for batch in models.tokens(COUNT, seed=step)])
+            way(engine, [moved(batch, where) for batch in models.tokens(count, seed=step)])
         return engine.digest()
 
 
-def main(directory):
+def tell(directory, count, option, value, other):
+    """Writes the digests of steps of so many micro-batches with an option of wrap(), and on the CPU with another value
+    of it."""
     told = {}
     for way in together, in_a_loop:
         path = directory / way.__name__
-        told[way.__name__] = [digest_of(where, f"{path}-{where}", way, GROUPS) for where in PLACES]
-        told[way.__name__].append(digest_of("cpu", f"{path}-one", way, 1))
+        told[way.__name__] = [digest_of(where, f"{path}-{where}", way, count, **{option: value}) for where in PLACES]
+        told[way.__name__].append(digest_of("cpu", f"{path}-other", way, count, **{option: other}))
     (directory / "told.json").write_text(json.dumps(told))
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]))
+    tell(pathlib.Path(sys.argv[1]), 6, "sum_groups", 2, 1)

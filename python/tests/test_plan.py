@@ -199,15 +199,7 @@ def test_several_models_share_a_budget():
 
 
 def test_what_cannot_be_traced_is_planned_from_its_blocks_and_said():
-    class Reads(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
-
-        def forward(self, x):
-            return self.layers[0](x) * float(x.detach().numpy().sum())
-
-    found = longshore.plan(Reads(), torch.randn(4, 8))
+    found = longshore.plan(models.Reads(), torch.randn(4, 8))
     assert len(found["notes"]) == 1 and "planned from its blocks" in found["notes"][0]
     assert found["notes"][0] in unwrapped(found) and found["step_seconds"] > 0
 

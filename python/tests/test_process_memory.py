@@ -235,3 +235,32 @@ def test_the_trainer_keeps_the_promise(tmp_path):
     trainer.train()
     assert trainer.engine._core.plan.process.limit == 400 << 20 and trainer.engine.step_number == 2
     trainer.engine.close()
+
+
+def test_deepspeeds_engine_keeps_the_promise(tmp_path):
+    """With all micro-batches of a step one after the other, and together; the losses are those without it."""
+    import longshore.deepspeed as deepspeed
+
+    found = []
+    for name, process in (("plain", {}), ("process", {"memory": MEMORY, "memory_of": "process", "fused_loss": False})):
+        torch.manual_seed(0)
+        config = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "gradient_clipping": 1.0}
+        config["longshore"] = {"run": str(tmp_path / name), **process}
+        config["optimizer"] = {"type": "AdamW", "params": {"lr": 1e-3}}
+        engine = deepspeed.initialize(model=gpt2(0.1).train(), config=config)[0]
+        losses = []
+        for batch in tokens(4, seed=1):
+            loss = engine(**batch).loss
+            engine.backward(loss)
+            engine.step()
+            losses.append(loss.item())
+        losses.append(engine.train_batch(iter(tokens(2, seed=2))).item())
+        limit = getattr(engine.engine._core.plan.process, "limit", None)
+        found.append([*losses, engine.engine.digest()])
+        if process:
+            assert limit == 400 << 20
+            ids = torch.zeros(4096, 32, dtype=torch.long)
+            with pytest.raises(longshore.BudgetError, match="too little for this batch: minimum"):
+                engine(input_ids=ids, labels=ids)
+        engine.destroy()
+    assert found[0] == found[1]

@@ -199,15 +199,7 @@ def test_branches_that_values_decide_are_said():
 
 
 def test_what_cannot_be_traced_is_said_in_one_sentence_and_known_by_its_blocks():
-    class Reads(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
-
-        def forward(self, x):
-            return self.layers[0](x) * float(x.detach().numpy().sum())
-
-    model = Reads()
+    model = models.Reads()
     with pytest.raises(tracing.Untraceable, match=r"^Reads cannot be traced: [^\n]*numpy[^\n]*$") as said:
         tracing.trace(model, (torch.randn(4, 8),))
     trace = tracing.from_blocks(tree.partition(model), 4, str(said.value))
