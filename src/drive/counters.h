@@ -35,8 +35,9 @@ bool shore__fleet_owns(const struct shore_fleet *fleet, uint32_t drive);
 struct shore_fleet_info shore__fleet_info(const struct shore_fleet *fleet);
 
 /* For how long the lanes between host and drives, and those of drives, have worked until now, by drive, as far as that
- * is known: of an emulated machine all that it limits, otherwise the links of drives on other hosts. */
-void shore__fleet_worked(const struct shore_fleet *fleet, uint64_t (*ns)[SHORE_LANES]);
+ * is known: of an emulated machine all that it limits, otherwise the links of drives on other hosts. Returns false, and
+ * leaves ns, if nothing is. */
+bool shore__fleet_worked(const struct shore_fleet *fleet, uint64_t (*ns)[SHORE_LANES]);
 
 /* Follows the waits of callers, on the threads that wait. A wait for a commit ends as one for UPDATE where the drives
  * were still working on it, and then as one for the commit, both since the same time. */

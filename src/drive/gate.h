@@ -10,7 +10,8 @@
 struct shore__gate {
     /* When so much work that starts now will be over, by shore__now_ns(). Never waits. Threading: any. */
     uint64_t (*over_ns)(struct shore__gate *gate, enum shore_lane lane, uint32_t drive, uint64_t amount);
-    /* For how long each lane has worked until now, by drive; lanes of all drives together count with each. */
+    /* For how long each lane has worked until now, by drive; lanes of all drives together count with each.
+     * NULL: not known. */
     void (*worked)(struct shore__gate *gate, uint32_t ndrives, uint64_t (*ns)[SHORE_LANES]);
 };
 

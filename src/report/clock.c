@@ -45,8 +45,7 @@ static uint64_t most_worked(const struct shore__clock *c, enum shore_lane first,
 /* What held up a wait for drives: whichever worked longer during it, the link or a drive. What a drive does is known of
  * emulated ones alone; of others, it is what the link leaves. */
 static enum shore_charge held_up(struct shore__clock *c, uint64_t since_ns, uint64_t now_ns) {
-    if (c->waits_ns != since_ns) return SHORE_CHARGE_DRIVE;
-    shore__fleet_worked(c->fleet, c->now);
+    if (c->waits_ns != since_ns || !shore__fleet_worked(c->fleet, c->now)) return SHORE_CHARGE_DRIVE;
     uint64_t link = most_worked(c, SHORE_LANE_LINK_IN, SHORE_LANE_LINK_OUT);
     uint64_t drive = most_worked(c, SHORE_LANE_DRIVE_READ, SHORE_LANE_DRIVE_UPDATE);
     if (!drive && link < now_ns - since_ns) drive = now_ns - since_ns - link;

@@ -29,14 +29,21 @@ charged() {
     return "${PIPESTATUS[0]}"
 }
 
-# held_up PATTERN WHAT MACHINE FLAGS...: the largest charge of a training on it matches
-held_up() {
+# largest PATTERN WHAT FLAGS...: the largest charge of a training matches, and what comes before forward is next to nothing
+largest() {
     local list
-    echo "$3" >"$place/machine.json"
     rm -rf "$place"/run "$place"/d[12]/*
-    must train "${common[@]}" --steps 3 --emulate "$place/machine.json" --out "$place/run" "${@:4}"
+    merge common --steps 3 --out "$place/run" "${@:3}"
+    must train "${merged[@]}"
     list=$(charged "$place/run") && ok "$2: they add up" || fail "$2: do not add up: $list"
     [[ ${list%%$'\n'*} =~ \ ($1)$ ]] && ok "$2" || fail "$2: not $1, but ${list//$'\n'/, }"
+    awk '{all += $1} $2 == "before_forward" {before = $1} END {exit !(before < 0.05 * all)}' <<<"$list" &&
+        ok "$2: before forward" || fail "$2: before forward: ${list//$'\n'/, }"
+}
+# held_up PATTERN WHAT MACHINE FLAGS...: the same on that machine
+held_up() {
+    echo "$3" >"$place/machine.json"
+    largest "$1" "$2" --emulate "$place/machine.json" "${@:4}"
 }
 
 link='{"link": {"shared": "20MB"}}'
@@ -52,12 +59,39 @@ done
 held_up link "link, update host" "$link" --memory 512MiB --update host --drive "${d[@]}"
 held_up drive "drive, update host" "$drive" --memory 512MiB --update host --drive "${d[@]}"
 held_up update "update on the host" '{"host-update": {"rate": "2MB", "buffers": 2}}' --memory 512MiB --update host --drive "${d[0]}"
-held_up drive "the slower drive" '{"drives": [{"write": "900MB"}, {"write": "10MB"}]}' --memory 512MiB --drive "${d[@]}"
+held_up drive "the slower drive" '{"drives": [{"write": "900MB"}, {"write": "10MB"}]}' --memory 512MiB --drive "${d[@]}" \
+    --drive-speeds 1,1
 held_up drive "computing beside a drive" '{"drives": [{"compute": "2MB"}]}' --memory 512MiB --drive "${d[0]}"
 held_up link "a link before drives" '{"link": {"shared": "20MB"}, "drives": [{"mixed": "2GB"}], "compute": {"forward": 0.01, "backward": 0.02}}' \
     --memory 512MiB --drive "${d[0]}"
 held_up drive "drives behind a link" '{"link": {"shared": "2GB"}, "drives": [{"mixed": "20MB"}], "compute": {"forward": 0.01, "backward": 0.02}}' \
     --memory 512MiB --drive "${d[0]}"
+
+# The same of a drive on another host, without emulation: a link of 20 MB/s each way, then a drive whose requests take 30 ms.
+cat >"$place/throttle" <<'END'
+import subprocess, sys, threading, time
+child = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+def pass_on(of, to):
+    while data := of.read1(65536):
+        time.sleep(len(data) / 20e6)
+        to.write(data)
+        to.flush()
+    to.close()
+there = threading.Thread(target=pass_on, args=(sys.stdin.buffer, child.stdin), daemon=True)
+there.start()
+pass_on(child.stdout, sys.stdout.buffer)
+END
+# far COMMAND...: how the far side serves
+far() {
+    printf '#!/bin/sh\nshift\nexec %s "%s" drive serve --stdio\n' "$*" "$LONGSHORE" >"$place/rsh"
+    chmod +x "$place/rsh"
+}
+export LONGSHORE_RSH="$place/rsh"
+far python3 "$place/throttle"
+gpt2_config "$place/wide.json" 3 256 4 64 600
+largest link "a slow link to another host" --init "$place/wide.json" --memory 512MiB --drive "ssh://far${d[0]}"
+far env "LD_PRELOAD=$FAIL_IO_SO" "FAIL_IO='slow 0 30 volume'"
+largest drive "a slow drive on another host" --io threads --memory 512MiB --drive "ssh://far${d[0]}"
 
 # steps_of FILE: the steps of its lines
 steps_of() { sed -nE 's/^\{"step":([0-9]+),.*\}$/\1/p' "$1" | xargs; }

@@ -10,12 +10,15 @@ void shore__fleet_count(struct shore_fleet *f, uint32_t drive, size_t counter, u
     if (!(f->drives[drive]->ops->caps & SHORE__DRIVE_COUNTS_LINK)) f->counters[counter] += bytes;
 }
 
-void shore__fleet_worked(const struct shore_fleet *f, uint64_t (*ns)[SHORE_LANES]) {
+bool shore__fleet_worked(const struct shore_fleet *f, uint64_t (*ns)[SHORE_LANES]) {
+    const bool paced = f->gate && f->gate->worked;
+    if (!paced && !f->has_remote) return false;
     memset(ns, 0, f->ndrives * sizeof *ns);
-    if (f->gate) f->gate->worked(f->gate, f->ndrives, ns);
+    if (paced) f->gate->worked(f->gate, f->ndrives, ns);
     for (uint32_t d = 0; d < f->ndrives; d++)
         if (shore__is_remote(f->drives[d]))
-            shore__remote_link_ns(f->drives[d], &ns[d][SHORE_LANE_LINK_OUT], &ns[d][SHORE_LANE_LINK_IN]);
+            ns[d][SHORE_LANE_LINK_IN] = shore__remote_link_ns(f->drives[d]); /* both directions */
+    return true;
 }
 
 void shore__fleet_set_wait_watch(struct shore_fleet *f, struct shore__wait_watch *watch) {

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/busy.h"
 #include "drive/address.h"
 #include "drive/counters.h"
 #include "drive/drive.h"
@@ -12,12 +13,6 @@
 #include "drive/placement.h"
 
 struct shore__join;
-
-/* Measures the time in which a drive has had requests to work on. */
-struct shore__meter {
-    pthread_mutex_t lock;
-    uint64_t under_way, since_ns, busy_ns;
-};
 
 struct shore_fleet {
     struct shore_layout *layout;
@@ -27,7 +22,7 @@ struct shore_fleet {
     uint32_t own_first, own_count;    /* the drives of this process: all, unless it is a part */
     struct shore__drive **drives;     /* by place in the fleet; NULL while opening */
     struct shore__range *ranges;      /* see placement.h */
-    struct shore__meter *meters;      /* by drive */
+    struct shore__busy *busy;         /* by drive: it has requests to work on */
     struct shore__gate *gate;         /* or NULL */
     struct shore__recorder *recorder; /* or NULL */
     uint64_t fleet_id[2];
@@ -36,6 +31,7 @@ struct shore_fleet {
     uint64_t scratch_bytes;
     struct shore__stripes stripes; /* of scratch */
     bool keeps_data;
+    bool has_remote;                    /* some drives are on other hosts, or behind sockets */
     bool is_part;                       /* other processes have the other drives: see peer.h */
     bool made;                          /* it was created, not opened */
     bool united;                        /* all drives are known */

@@ -41,12 +41,7 @@ const char *shore_fleet_drive_path(const struct shore_fleet *f, uint32_t drive) 
 }
 
 uint64_t shore_fleet_drive_busy_ns(const struct shore_fleet *f, uint32_t drive) {
-    if (drive >= f->ndrives) return 0;
-    struct shore__meter *m = &f->meters[drive];
-    pthread_mutex_lock(&m->lock);
-    uint64_t ns = m->busy_ns + (m->under_way ? shore__now_ns() - m->since_ns : 0);
-    pthread_mutex_unlock(&m->lock);
-    return ns;
+    return drive < f->ndrives ? shore__busy_ns(&f->busy[drive]) : 0;
 }
 
 uint64_t shore_fleet_drive_segments(const struct shore_fleet *f, uint32_t drive) {

@@ -120,10 +120,10 @@ int shore__fleet_new(const struct shore_layout *layout, const struct shore_fleet
     f->first_epoch = o->epoch ? o->epoch : 1;
     f->drives = calloc(o->ndrives, sizeof *f->drives);
     f->ranges = calloc((size_t)layout->nblocks * o->ndrives, sizeof *f->ranges);
-    f->meters = calloc(o->ndrives, sizeof *f->meters);
-    for (uint32_t d = 0; f->meters && d < o->ndrives; d++)
-        pthread_mutex_init(&f->meters[d].lock, NULL);
-    rc = f->drives && f->ranges && f->meters ? shore__layout_copy(layout, &f->layout) : -ENOMEM;
+    f->busy = calloc(o->ndrives, sizeof *f->busy);
+    for (uint32_t d = 0; f->busy && d < o->ndrives; d++)
+        shore__busy_init(&f->busy[d]);
+    rc = f->drives && f->ranges && f->busy ? shore__layout_copy(layout, &f->layout) : -ENOMEM;
     rc = rc ? shore__fail(diag, rc, "the layout cannot be used: %s", shore_error_text(rc)) : take_addresses(f, o, diag);
     if (!rc) rc = take_part(f, o, diag);
     if (rc) {
@@ -172,9 +172,9 @@ void shore_fleet_close(struct shore_fleet *f) {
     }
     free(f->drives);
     shore__addresses_free(&f->at);
-    for (uint32_t d = 0; f->meters && d < f->ndrives; d++)
-        pthread_mutex_destroy(&f->meters[d].lock);
-    free(f->meters);
+    for (uint32_t d = 0; f->busy && d < f->ndrives; d++)
+        shore__busy_fini(&f->busy[d]);
+    free(f->busy);
     free(f->ranges);
     shore__fleet_unfollow_writes(f);
     shore__stripes_free(&f->stripes);
@@ -195,6 +195,7 @@ int shore__fleet_set_scratch(struct shore_fleet *f, struct shore_diag *diag) {
     for (uint32_t d = 0; d < f->ndrives; d++) {
         if (counts) counts[d] = f->drives[d]->desc->scratch_bytes / SHORE__SCRATCH_STRIPE_BYTES;
         if (!(f->drives[d]->ops->caps & SHORE__DRIVE_KEEPS_DATA)) f->keeps_data = false;
+        f->has_remote |= shore__is_remote(f->drives[d]);
     }
     int rc = counts ? shore__stripes_make(counts, f->ndrives, &f->stripes) : -ENOMEM;
     f->scratch_bytes = f->stripes.total * SHORE__SCRATCH_STRIPE_BYTES;

@@ -16,7 +16,7 @@ struct shore__join *shore__join_new(struct shore_fleet *f, enum shore__join_kind
     if (!join) return NULL;
     join->share = (struct shore__share *)(void *)(join->tail + tail_bytes);
     for (uint32_t d = 0; d < f->ndrives; d++) /* now: a drive may complete one part while the next one is made */
-        join->share[d] = (struct shore__share){join, &f->meters[d]};
+        join->share[d] = (struct shore__share){join, &f->busy[d]};
     join->fleet = f;
     join->kind = kind;
     join->done = done;
@@ -112,30 +112,16 @@ void shore__join_share_done(struct shore__join *join, int rc, const struct shore
     shore__join_free(join);
 }
 
-/* Measures how long each drive is busy: a slow one shows. */
-static void meter_begin(struct shore__meter *m) {
-    pthread_mutex_lock(&m->lock);
-    if (m->under_way++ == 0) m->since_ns = shore__now_ns();
-    pthread_mutex_unlock(&m->lock);
-}
-
-static void meter_end(struct shore__meter *m) {
-    pthread_mutex_lock(&m->lock);
-    assert(m->under_way > 0);
-    if (--m->under_way == 0) m->busy_ns += shore__now_ns() - m->since_ns;
-    pthread_mutex_unlock(&m->lock);
-}
-
 static void share_done(void *ctx, int rc, const struct shore_diag *diag) {
     struct shore__share *share = ctx;
-    meter_end(share->meter);
+    shore__busy_end(share->busy);
     shore__join_share_done(share->join, rc, diag);
 }
 
 struct shore_completion shore__share_completion(struct shore__join *join, uint32_t d) {
     unsigned before = atomic_fetch_add(&join->left, 1);
     assert(before > 0 && d < join->fleet->ndrives);
-    meter_begin(join->share[d].meter);
+    shore__busy_begin(join->share[d].busy);
     return (struct shore_completion){share_done, &join->share[d]};
 }
 

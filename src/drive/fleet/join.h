@@ -19,7 +19,7 @@ enum shore__join_kind {
 /* One drive's share of a request. */
 struct shore__share {
     struct shore__join *join;
-    struct shore__meter *meter;
+    struct shore__busy *busy; /* the drive is */
 };
 
 /* A request of the caller: its shares on the drives, and their result. */

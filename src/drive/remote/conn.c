@@ -154,10 +154,8 @@ static int take(struct shore__conn *c, struct iovec *parts, unsigned nparts, uin
 }
 
 int shore__conn_readv(struct shore__conn *c, struct iovec *parts, unsigned nparts, struct shore_diag *diag) {
-    uint64_t silent = 0, start = shore__now_ns();
-    int rc = take(c, parts, nparts, &silent, diag);
-    c->in_ns += shore__now_ns() - start;
-    return rc;
+    uint64_t silent = 0;
+    return take(c, parts, nparts, &silent, diag);
 }
 
 int shore__conn_read(struct shore__conn *c, void *buffer, size_t bytes, struct shore_diag *diag) {
@@ -220,10 +218,7 @@ int shore__conn_send(struct shore__conn *c, const struct shore__frame *f, struct
     }
     shore__wire_header_put(header, &h, f->body);
     assert(is_sound(header, h.sequence));
-    uint64_t start = shore__now_ns();
-    int rc = write_parts(c, parts, 2 + f->nbulk, diag);
-    c->out_ns += shore__now_ns() - start;
-    return rc;
+    return write_parts(c, parts, 2 + f->nbulk, diag);
 }
 
 int shore__conn_answer(struct shore__conn *c, uint64_t id, int rc, const struct shore_diag *why, const void *result,
@@ -241,8 +236,7 @@ int shore__conn_answer(struct shore__conn *c, uint64_t id, int rc, const struct 
 int shore__conn_receive(struct shore__conn *c, bool to_server, struct shore__wire_header *h, unsigned char **body,
                         size_t *room, struct shore_diag *diag) {
     unsigned char header[SHORE__WIRE_HEADER_BYTES];
-    uint64_t silent = 0;
-    int rc = take(c, &(struct iovec){header, sizeof header}, 1, &silent, diag);
+    int rc = shore__conn_read(c, header, sizeof header, diag);
     if (!rc) rc = shore__wire_header_get(header, to_server, c->received, h, diag);
     if (rc) return rc;
     c->received++;

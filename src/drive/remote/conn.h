@@ -22,12 +22,11 @@ struct shore__conn {
     uint32_t sent, received; /* frames */
     uint32_t silence_ms;
     atomic_uint_fast64_t in_bytes, out_bytes;
-    atomic_uint_fast64_t in_ns, out_ns; /* how long frames took to come once their header was here, and to be written */
-    atomic_bool ended;                  /* by this side */
-    atomic_bool gone;                   /* the other side has closed it or is silent, or it broke */
-    uint64_t work;                      /* a server's work, as its last sign of life counted it */
-    uint64_t moved_ns;                  /* when work grew, or anything else arrived */
-    char errors[1024];                  /* the end of the text from err */
+    atomic_bool ended; /* by this side */
+    atomic_bool gone;  /* the other side has closed it or is silent, or it broke */
+    uint64_t work;     /* a server's work, as its last sign of life counted it */
+    uint64_t moved_ns; /* when work grew, or anything else arrived */
+    char errors[1024]; /* the end of the text from err */
     size_t nerrors;
 };
 

@@ -279,13 +279,8 @@ void shore__remote_link_bytes(const struct shore__drive *d, uint64_t *in, uint64
     }
 }
 
-void shore__remote_link_ns(const struct shore__drive *d, uint64_t *in, uint64_t *out) {
-    struct remote *r = remote_of(d);
-    *in = *out = 0;
-    for (unsigned i = 0; i < r->nlinks; i++) {
-        *in += r->links[i].way.conn.in_ns / r->nlinks;
-        *out += r->links[i].way.conn.out_ns / r->nlinks;
-    }
+uint64_t shore__remote_link_ns(const struct shore__drive *d) {
+    return shore__busy_ns(&remote_of(d)->link_busy);
 }
 
 /* Bulk counts where its request says; all other bytes are control. */
@@ -316,6 +311,7 @@ static void remote_close(struct shore__drive *d) {
     if (r->slot) control(r, &c, NULL); /* releases its lock */
     shore__remote_stop(r);
     shore__wire_open_free(&r->info);
+    shore__busy_fini(&r->link_busy);
     pthread_mutex_destroy(&r->lock);
     pthread_cond_destroy(&r->due);
     pthread_cond_destroy(&r->idle);

@@ -28,7 +28,7 @@ int shore__remote_reconnect(struct shore__drive *d, struct shore_diag *diag);
 
 /* Bytes that crossed the connection since the drive was opened, counted where they were read and written. */
 void shore__remote_link_bytes(const struct shore__drive *d, uint64_t *in, uint64_t *out);
-/* How long its connections, on average, have been receiving and sending since then. */
-void shore__remote_link_ns(const struct shore__drive *d, uint64_t *in, uint64_t *out);
+/* For how long any of its connections has been receiving an answer's bytes or sending, since then. */
+uint64_t shore__remote_link_ns(const struct shore__drive *d);
 
 #endif

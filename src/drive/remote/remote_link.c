@@ -204,7 +204,9 @@ static int send_request(struct remote *r, struct remote_link *l, struct remote_r
         if (q->bulk_bytes[i])
             frame.bulk[frame.nbulk++] = (struct iovec){(void *)(uintptr_t)q->bulk[i], q->bulk_bytes[i]};
     const uint64_t start = shore__recorder_clock(r->drive.recorder);
+    shore__busy_begin(&r->link_busy);
     rc = shore__conn_send(&l->way.conn, &frame, diag);
+    shore__busy_end(&r->link_busy);
     const uint64_t sent_ns = record_link(r, SHORE_LANE_LINK_IN, start, q->bulk_bytes[0] + q->bulk_bytes[1]);
     pthread_mutex_lock(&r->lock);
     if (!rc) count_sent(r, q);
@@ -303,7 +305,9 @@ static int take_answer(struct remote *r, struct remote_link *l, const struct sho
         return shore__fail(diag, SHORE_ELINK, "an answer came with %llu bytes instead of %llu",
                            (unsigned long long)h->bulk_bytes, (unsigned long long)q->dst_bytes);
     const uint64_t came_ns = shore__recorder_clock(r->drive.recorder);
+    shore__busy_begin(&r->link_busy);
     if (h->bulk_bytes) rc = shore__conn_read(&l->way.conn, q->dst, q->dst_bytes, diag);
+    shore__busy_end(&r->link_busy);
     if (h->bulk_bytes) record_link(r, SHORE_LANE_LINK_OUT, came_ns, h->bulk_bytes);
     if (!rc && !a.rc) rc = keep_result(q, &a, r);
     if (rc == -EINVAL) rc = shore__fail(diag, SHORE_ELINK, "an answer came with invalid results");

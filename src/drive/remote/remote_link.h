@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "base/busy.h"
 #include "drive/chunk.h"
 #include "drive/counters.h"
 #include "drive/remote/remote.h"
@@ -80,6 +81,7 @@ struct remote {
     struct remote_link links[REMOTE_LINKS_MOST];
     unsigned nlinks;
 
+    struct shore__busy link_busy;
     pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t due;   /* there is something to send, or a slot is free */
     pthread_cond_t idle;  /* nothing is under way */

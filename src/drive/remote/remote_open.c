@@ -172,6 +172,7 @@ static struct remote *remote_new(const struct shore__drive_config *config, const
     r->drive.ops = &shore__remote_ops;
     r->drive.desc = &r->info.desc;
     r->config = *config;
+    shore__busy_init(&r->link_busy);
     pthread_mutex_init(&r->lock, NULL);
     shore__cond_init(&r->due);
     pthread_cond_init(&r->idle, NULL);

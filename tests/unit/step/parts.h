@@ -68,7 +68,7 @@ static inline void give_back(void *memory, uint32_t segments) {
 static uint64_t writes_late(struct shore__gate *gate, enum shore_lane lane, uint32_t drive, uint64_t amount) {
     return shore__now_ns() + (lane == SHORE_LANE_DRIVE_WRITE ? 30 * UINT64_C(1000000) : 0);
 }
-static struct shore__gate late = {writes_late};
+static struct shore__gate late = {.over_ns = writes_late};
 
 /* The owner reads it for the other part, once it is written. */
 static int fetch_elsewhere(void *ctx, const struct shore_elsewhere *r, struct shore_completion done) {
