@@ -19,7 +19,7 @@ _longshore() {
         return
     fi
     if [ "$before" = --machine ] || [ "$before" = --emulate ]; then # files otherwise
-        mapfile -t COMPREPLY < <(compgen -W "$("${COMP_WORDS[0]}" machine --list 2>/dev/null)" -- "$word")
+        mapfile -t COMPREPLY < <(compgen -W "$("${COMP_WORDS[0]}" machine --list 2>/dev/null | cut -d" " -f1)" -- "$word")
         return
     fi
     case $word in

@@ -88,6 +88,9 @@ def test_main_adds_to_what_the_program_measured_and_keeps_it(quick, empty, tmp_p
     told = json.loads(capsys.readouterr().out)
     assert told["drives"] == PLAIN["drives"] and told["compute"]["torch"]["rows"]["fp32"][0][1] > 0
     assert "torch" in json.loads((tmp_path / "longshore" / "machine.json").read_text())["compute"]
+    out = tmp_path / "out.json"
+    assert machine.main(str(program), ["--out", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(out.read_text())
     assert machine.main(None, []) == 1 and "not installed" in capsys.readouterr().err
     program.write_text("#!/bin/sh\nexit 3\n")
     assert machine.main(str(program), []) == 3

@@ -293,6 +293,24 @@ def test_the_command_prints_what_the_function_returns(tmp_path, capsys):
     assert capsys.readouterr().err.count("plan:") == 1
 
 
+def test_the_command_has_flags_for_what_a_script_does_to_its_model(tmp_path, capsys):
+    config_of(tmp_path)
+    given = [str(tmp_path), "--batch", "4", "--seq-len", "32", "--json"]
+
+    def told(*flags):
+        assert planning.main([*given, *flags]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    plain, again = told(), told("--gradient-checkpointing")
+    assert again["memory"]["activations"] < plain["memory"]["activations"]
+    adapters = told("--lora", "4")
+    assert adapters["drive_write_bytes"] < plain["drive_write_bytes"]
+    assert adapters["parameters"] > plain["parameters"]
+    assert told("--memory-of", "process", "--memory", "1GiB")["engine_minimum_bytes"] == plain["minimum_bytes"]
+    assert planning.main([*given, "--lora", "0"]) == 2
+    assert "lora=0; it is the rank of adapters, 1 or more" in capsys.readouterr().err
+
+
 def test_python_m_longshore_plan(tmp_path):
     config_of(tmp_path)
     command = [sys.executable, "-m", "longshore", "plan", str(tmp_path), "--seq-len", "8", "--json"]

@@ -195,6 +195,23 @@ static int find(const struct args *a, const char *name, struct shore_machine **m
     return rc;
 }
 
+/* Each description's name, and how its text about it begins, on a line of a terminal. */
+static int list(struct shore_diag *diag) {
+    const size_t most = 62;
+    const char *name;
+    int rc = 0;
+    for (uint32_t i = 0; !rc && (name = shore_machine_shipped(i)); i++) {
+        struct shore_machine *m;
+        size_t n = 0;
+        if ((rc = shore_machine_read(name, &m, diag))) break;
+        for (size_t at = 0; m->about[at] && at <= most; at++)
+            if (strchr(",:;.", m->about[at]) && m->about[at + 1] == ' ') n = at;
+        printf("%-16s%.*s\n", name, (int)n, m->about);
+        shore_machine_free(m);
+    }
+    return rc;
+}
+
 static int run(const struct shore__parsed *parsed, void *args) {
     const struct args *a = args;
     const char *name = parsed->positional[0];
@@ -204,12 +221,8 @@ static int run(const struct shore__parsed *parsed, void *args) {
         shore__fail(&diag, SHORE_EUSAGE, "NAME, --drive, --kept and --list do not go together");
         return shore__cli_fail(SHORE_EUSAGE, &diag);
     }
-    if (a->list) {
-        for (uint32_t i = 0; (name = shore_machine_shipped(i)); i++)
-            puts(name);
-        return SHORE__EXIT_DONE;
-    }
-    int rc = find(a, name, &m, &diag);
+    int rc = a->list ? list(&diag) : find(a, name, &m, &diag);
+    if (a->list) return rc ? shore__cli_fail(rc, &diag) : SHORE__EXIT_DONE;
     if (!rc) rc = write_out(a, m, &diag);
     if (!rc && !a->json) print(m);
     shore_machine_free(m);

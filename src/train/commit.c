@@ -11,6 +11,8 @@
 #include "storage/volume.h"
 #include "train/trainer.h"
 
+#define LATE_STEPS 2 /* of an emulated machine, until it is said: the first step warms up */
+
 void shore__commit_begin_counting(struct trainer *t) {
     if (t->tempo) shore__tempo_busy(t->tempo, t->busy_seconds);
     shore__drift_begin_step(t);
@@ -28,6 +30,9 @@ static void account(struct trainer *t) {
         for (int lane = 0; lane < SHORE_LANES; lane++)
             r->busy_seconds[lane] = t->busy_seconds[lane] - was[lane];
     }
+    if (shore__tempo_is_late(t->tempo) && ++t->late_steps == LATE_STEPS)
+        train_note(t, "emulated: this machine computes more slowly than %s, so that a step takes its own time",
+                   shore__tempo_machine(t->tempo)->name);
     shore__drift_end_step(t);
 }
 

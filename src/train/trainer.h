@@ -50,6 +50,7 @@ struct trainer {
     bool again;           /* it is recomputed */
     double norm;          /* of its gradients, once all are there */
     double paced_seconds; /* it was held back, by endurance.c */
+    uint32_t late_steps;  /* in which computing took longer than on the machine that is emulated */
     bool refused;         /* a loss or gradient that is not finite has ended the run */
 
     /* the commit under way, and the report of its step */

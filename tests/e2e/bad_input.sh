@@ -61,7 +61,7 @@ bad "a run that was never made" "begun: was stopped while it was being made" exp
 bad "verify of a flag that means nothing" "--residual means nothing" verify "${base[@]:1:6}" --batch 2 --residual host
 bad "import of a flag that means nothing" "--residual means nothing" import "$good" --drive "$drive" --out "$out" \
     --residual host
-bad "verify of what train refuses" "min-lr 3 is above lr" verify "${base[@]:1:6}" --batch 2 --seq-len 16 --min-lr 3
+bad "verify of what train refuses" "--min-lr 3 is above --lr" verify "${base[@]:1:6}" --batch 2 --seq-len 16 --min-lr 3
 bad "verify that lasts" "--overwrite does not go with verify" verify "${base[@]:1:6}" --overwrite
 with_flag "no batch" "--batch" --batch 0
 with_flag "a batch of too many" "--batch takes a whole number from 1 to 16777216" --batch 99999999
@@ -79,7 +79,7 @@ bad "a step of a new run" "--accept-step goes with --resume" "${base[@]}" --acce
 with_flag "huge batch" "--batch" --batch 99999999999999999999
 with_flag "no steps" "--steps" --steps 0
 with_flag "beta of one" "beta2 takes" --beta2 1
-with_flag "momentum for Adam" "momentum needs optimizer sgd" --momentum 0.9
+with_flag "momentum for Adam" "--momentum needs --optimizer sgd" --momentum 0.9
 same "said once" "$(grep -c '^longshore:' "$place/log")" 1
 with_flag "negative clip" "--clip" --clip -1
 with_flag "share of more than one" "val-share takes" --val-share 1.5

@@ -106,7 +106,7 @@ must train --resume "$place/closed" --steps 4
 refused "no new place" "drive .*=: where is it now" train --resume "$place/closed" --drive "$place/moved/closed.volume="
 refused "memory as a new place" "memory keeps no state between two processes" train --resume "$place/closed" --drive "$place/moved/closed.volume=ram:"
 refused "a file as a run" "text: is not a run, which is a directory" train --resume "$place/text"
-refused "a dry run with a rate below --min-lr" "min-lr 3 is above lr" train "${model[@]}" --steps 2 --min-lr 3 --dry-run
+refused "a dry run with a rate below --min-lr" "--min-lr 3 is above --lr" train "${model[@]}" --steps 2 --min-lr 3 --dry-run
 
 # the same keys from a file; flags win
 cat >"$place/keys.json" <<JSON

@@ -32,6 +32,14 @@ for update in drive host; do
     grep -q '^emulated: .*rack.json' "$place/log" && ok "inspect" || fail "inspect does not say it"
 done
 
+grep -q "computes more slowly" "$place/log" && fail "a slow machine is called fast" || ok "a slower machine"
+
+# A faster machine cannot be emulated, and that is said.
+echo '{"name": "fast", "compute": {"forward": 0.0001, "backward": 0.0001}}' >"$place/fast.json"
+rm -rf "$place"/run "$place"/d[123]/*
+must train "${common[@]}" --steps 4 --emulate "$place/fast.json" --drive "${d[0]}" --out "$place/run"
+same "a faster machine: said once" "$(grep -c "emulated: this machine computes more slowly than fast" "$place/log")" 1
+
 # A slow link bounds the step: 32 bytes a parameter at 100 MB/s.
 echo '{"link": {"shared": "100MB"}}' >"$place/link.json"
 rm -rf "$place"/run "$place"/d[123]/*

@@ -54,7 +54,7 @@ LONGSHORE_MACHINE=$place/here.json must machine --kept
 # Descriptions that come with the program.
 "$LONGSHORE" machine --list >"$place/list"
 for name in gpu-24gb gpu-80gb cpu-64gb smart-infinity ssdtrain teraio; do
-    grep -qx "$name" "$place/list" && ok "$name" || fail "--list lacks $name"
+    grep -qE "^$name +[A-Z].{10,60}$" "$place/list" && ok "$name" || fail "--list lacks $name"
     must machine "$name"
 done
 

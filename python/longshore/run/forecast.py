@@ -271,9 +271,7 @@ def _larger_batch(case):
 def _lora(case):
     if not all(block.trains or block.buffers for block in case.blocks):
         return None
-    blocks, trace = with_adapters(case.blocks, case.trace, LORA_RANK)
-    whole = case.whole and with_adapters(case.blocks, case.whole, LORA_RANK)[1]
-    return {"blocks": blocks, "trace": trace, "whole": whole}
+    return adapted(case, LORA_RANK)
 
 
 CHANGES = {
@@ -285,6 +283,12 @@ CHANGES = {
     "a batch twice as large": _larger_batch,
     f"LoRA of rank {LORA_RANK}": _lora,
 }
+
+
+def adapted(case, rank):
+    """What changes in a case if adapters of this rank are trained, and the model is frozen."""
+    blocks, trace = with_adapters(case.blocks, case.trace, rank)
+    return {"blocks": blocks, "trace": trace, "whole": case.whole and with_adapters(case.blocks, case.whole, rank)[1]}
 
 
 def with_adapters(blocks, trace, rank):

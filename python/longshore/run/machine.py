@@ -7,6 +7,7 @@ docs/outputs.md ("machine") has the format. A plan of the package counts with "t
 
 from __future__ import annotations
 
+import argparse
 import copy
 import itertools
 import json
@@ -260,8 +261,19 @@ def main(program, arguments):
     if device.type != "cpu":
         add_device(whole, device)
     native.call(lib.shore_machine_keep, parsed(whole))
+    to = _out(arguments)
+    if to is not None:
+        with open(to, "w") as file:
+            print(json.dumps(whole, indent=2), file=file)
     print(json.dumps(whole, indent=2) if as_json else _said(whole, device))
     return 0
+
+
+def _out(arguments):
+    """The file that --out names, where the program writes what it has measured; None: there is none."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--out")
+    return parser.parse_known_args(arguments)[0].out
 
 
 def operations(rate):

@@ -28,6 +28,17 @@ from .options import DTYPE_OF, NAME_OF, Options
 from .process_memory import without_cache
 from .wrap import BUFFERS_BYTES, wrap
 
+# of the command, with what they take
+FLAGS = {
+    **dict.fromkeys(["memory", "gpu-memory", "pinned-memory", "activation-room"], "SIZE"),
+    "memory-of": "engine|process",
+    "activations": "memory|drives",
+    "optimizer": "NAME",
+    "storage": "fp32|bf16",
+    "moments": "fp32|8bit",
+    "compress": "SHARE",
+    "device": "NAME",
+}
 LEAST_TBW = 10**9  # bytes; who says less has forgotten the unit
 SEQUENCE = 1, 1024  # sequences and tokens of each, where no batch is given; fewer tokens if the model takes no more
 
@@ -39,6 +50,7 @@ def plan(
     machine: str | os.PathLike | Mapping | None = None,
     loss_fn: Any = None,
     tbw: int | str | None = None,
+    lora: int | None = None,
     **options: Any,
 ) -> forecast.Forecast:
     """Says what a run will take before anything is made: memory, disk, time, what the drives write, and what a change
@@ -61,6 +73,8 @@ def plan(
             longshore machine` has measured it; otherwise rates are assumed, and the result says so.
         loss_fn: Computes the loss as loss_fn(output). Default: output.loss, or else the sum of all outputs.
         tbw: Bytes that a drive may write in its life, such as "600TB".
+        lora: Rank of adapters that are trained beside the matrices of layers, while the model is frozen. (A model that
+            peft has given adapters needs none.)
         options: wrap()'s: drives (also their number), memory, gpu_memory, pinned_memory, optimizer, storage, moments,
             activations, activation_room, compress, layers, device, trains.
 
@@ -73,13 +87,15 @@ def plan(
     """
     if loss_fn is not None and not callable(loss_fn):
         raise TypeError(f"longshore.plan: loss_fn={loss_fn!r}; it is a function of the model's output")
+    if lora is not None and (not isinstance(lora, int) or lora < 1):
+        raise ValueError(f"longshore.plan: lora={lora!r}; it is the rank of adapters, 1 or more")
     found = machines.of(machine)
     written = None if tbw is None else native.size(tbw, "tbw")
     if written is not None and written < LEAST_TBW:
         raise ValueError(f"longshore.plan: tbw={tbw!r}; give what a drive is rated to write, such as '600TB'")
     if isinstance(model, (list, tuple)):
-        return _together(model, batch, found, loss_fn, written, options)
-    return forecast.forecast([_case(model, batch, found, loss_fn, options)], written)
+        return _together(model, batch, found, loss_fn, lora, written, options)
+    return forecast.forecast([_case(model, batch, found, loss_fn, lora, options)], written)
 
 
 def _options(model, given):
@@ -88,7 +104,7 @@ def _options(model, given):
     for name in given:
         if name not in defaults:
             raise TypeError(
-                f"longshore.plan: takes no {name}=; it takes machine, loss_fn, tbw and the options of wrap()"
+                f"longshore.plan: takes no {name}=; it takes machine, loss_fn, tbw, lora and the options of wrap()"
             )
     options = Options(**{**defaults, "memory_of": "engine", **given})
     numbers, _, _ = told(model, options.optimizer, options.groups, options.numbers())
@@ -97,7 +113,7 @@ def _options(model, given):
     return options, numbers
 
 
-def _case(model, batch, machine, loss_fn, given):
+def _case(model, batch, machine, loss_fn, lora, given):
     model, name = _module(model)
     batch = _batch(model, batch)
     drives, given = _drives(given, machine)
@@ -132,7 +148,8 @@ def _case(model, batch, machine, loss_fn, given):
     budgets = _budgets(model, options, machine, device)
     if not machine.named:
         shared_budget.within(memory or 0)
-    return forecast.Case(name, blocks, trace, how, machine, drives, memory, device, room=room, whole=whole, **budgets)
+    case = forecast.Case(name, blocks, trace, how, machine, drives, memory, device, room=room, whole=whole, **budgets)
+    return replace(case, **forecast.adapted(case, lora)) if lora else case
 
 
 def _trace(model, batch, device, loss_of, layers, blocks):
@@ -243,7 +260,7 @@ def _budgets(model, options, machine, device):
     return counted(given, device, model)
 
 
-def _together(models, batch, machine, loss_fn, tbw, options):
+def _together(models, batch, machine, loss_fn, lora, tbw, options):
     """The Forecast of several models in one budget, one after the other in each step."""
     if not models:
         raise ValueError("longshore.plan: an empty list of models")
@@ -251,7 +268,7 @@ def _together(models, batch, machine, loss_fn, tbw, options):
         raise ValueError('longshore.plan: memory_of="process" is for one engine on a CPU: plan each model alone')
     memory = options.pop("memory", None) if "memory" in (options := dict(options)) else None
     batches = batch if isinstance(batch, list) else [batch] * len(models)
-    cases = [_case(model, b, machine, loss_fn, options) for model, b in zip(models, batches)]
+    cases = [_case(model, b, machine, loss_fn, lora, options) for model, b in zip(models, batches)]
     budget = cases[0].default_bytes() if memory is None else native.size(memory)
     least = [case.at_least() for case in cases]
     if budget < sum(least):
@@ -285,16 +302,25 @@ def main(arguments):
     )
     parser.add_argument("--drives", type=int, metavar="N", help="number of drives")
     parser.add_argument("--tbw", metavar="SIZE", help="what a drive may write in its life (600TB)")
+    parser.add_argument(
+        "--lora", type=int, metavar="RANK", help="adapters of this rank are trained, the model is frozen"
+    )
+    parser.add_argument(
+        "--gradient-checkpointing", action="store_true", help="the model computes activations again, as it does itself"
+    )
     parser.add_argument("--json", action="store_true", help="prints JSON")
-    for name in ("memory", "gpu-memory", "pinned-memory", "optimizer", "storage", "moments", "activations", "device"):
-        parser.add_argument(f"--{name}", metavar="X", help=f"wrap()'s {name.replace('-', '_')}=")
-    parser.add_argument("--compress", metavar="X", help="wrap()'s compress=")
+    for name, takes in FLAGS.items():
+        parser.add_argument(f"--{name}", metavar=takes, help=f"wrap()'s {name.replace('-', '_')}=")
     given = {key: value for key, value in vars(parser.parse_args(arguments)).items() if value is not None}
     as_json, path, sequences = given.pop("json"), given.pop("model"), given.pop("batch")
     path = os.path.dirname(path) or "." if os.path.basename(path) == "config.json" else path
-    length = given.pop("seq_len", None)
+    length, checkpointing = given.pop("seq_len", None), given.pop("gradient_checkpointing")
     try:
         model, name = _module(path)
+        if checkpointing:
+            model.config.use_cache = False  # which transformers does itself, and warns
+            of_5 = getattr(model, "activation_checkpointing_enable", None)
+            (of_5 or model.gradient_checkpointing_enable)()
         most = getattr(model.config, "max_position_embeddings", None) or SEQUENCE[1]
         found = plan(model, (sequences, length or min(SEQUENCE[1], most)), **given)
     except (LongshoreError, ValueError, OSError) as failure:

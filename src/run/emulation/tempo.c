@@ -23,8 +23,9 @@ struct shore__tempo {
     struct shore_machine machine;
     char *speeds;
     uint32_t ndrives;
-    uint64_t opened_ns;   /* buckets count from here on */
-    pthread_mutex_t lock; /* guards what follows */
+    uint64_t opened_ns;    /* buckets count from here on */
+    double computed, late; /* seconds of computing since the last question, and by how much this machine took longer */
+    pthread_mutex_t lock;  /* guards what follows */
     struct lanes host, drive[];
 };
 
@@ -181,7 +182,17 @@ void shore__tempo_computed(struct shore__tempo *t, const struct shore__model *mo
                            double share, bool backward) {
     if (!t) return;
     double seconds = backward ? t->machine.backward_seconds : t->machine.forward_seconds;
-    shore__sleep_until(ask(t, &t->host, SHORE_LANE_COMPUTE, start_ns, seconds * share_of(model, block) * share));
+    seconds *= share_of(model, block) * share;
+    uint64_t over_ns = ask(t, &t->host, SHORE_LANE_COMPUTE, start_ns, seconds), now_ns = shore__now_ns();
+    t->computed += seconds;
+    t->late += now_ns > over_ns ? (double)(now_ns - over_ns) * 1e-9 : 0;
+    shore__sleep_until(over_ns);
+}
+
+bool shore__tempo_is_late(struct shore__tempo *t) {
+    bool late = t && t->computed > 0 && t->late > 0.1 * t->computed;
+    if (t) t->computed = t->late = 0;
+    return late;
 }
 
 static void add_busy(double busy[SHORE_LANES], const struct lanes *of) {

@@ -39,6 +39,10 @@ void shore__tempo_take_step(struct shore__tempo *t, uint64_t step);
 void shore__tempo_computed(struct shore__tempo *t, const struct shore__model *model, uint64_t start_ns, uint32_t block,
                            double share, bool backward);
 
+/* Whether computing takes this machine longer than the other one, by a tenth at least since the last call, so that its
+ * own time counts. t NULL: no. */
+bool shore__tempo_is_late(struct shore__tempo *t);
+
 /* Busy times of its lanes since it was opened, as struct shore_step_report has them. */
 void shore__tempo_busy(struct shore__tempo *t, double seconds[SHORE_LANES]);
 

@@ -28,16 +28,17 @@ int shore__settings_max_writes(const struct shore__settings *s, uint64_t *all, u
         size_t bytes = strcspn(at, ",");
         snprintf(item, sizeof item, "%.*s", (int)(bytes < sizeof item ? bytes : sizeof item - 1), at);
         if (bytes >= sizeof item || shore__parse_size(item, &most) || most == 0)
-            return shore__fail(diag, SHORE_EUSAGE, "max-writes-per-day takes a size such as 2TB, not '%s'",
+            return shore__fail(diag, SHORE_EUSAGE, "--max-writes-per-day takes a size such as 2TB, not '%s'",
                                shore__shown(item).text);
         if (!parted && all) *all = most;
         if (parted && each && n < drives) each[n] = most;
         at = at[bytes] ? at + bytes + 1 : NULL;
     }
     if (!parted || n == drives) return 0;
-    return shore__fail(diag, SHORE_EUSAGE,
-                       "max-writes-per-day %.60s: %zu sizes for %zu drives: give one for each, or one for all together",
-                       s->max_writes, n, drives);
+    return shore__fail(
+        diag, SHORE_EUSAGE,
+        "--max-writes-per-day %.60s: %zu sizes for %zu drives: give one for each, or one for all together",
+        s->max_writes, n, drives);
 }
 
 int shore__settings_check(const struct shore__settings *s, struct shore_diag *diag) {
@@ -45,14 +46,14 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
     if (rc) return rc;
     if (!s->model && !s->init)
         return shore__fail(diag, SHORE_EUSAGE,
-                           "which model? Give model (a directory) or init (a preset or a config.json)");
-    if (s->model && s->init) return shore__fail(diag, SHORE_EUSAGE, "give model or init, not both");
+                           "which model? Give --model (a directory) or --init (a preset or a config.json)");
+    if (s->model && s->init) return shore__fail(diag, SHORE_EUSAGE, "give --model or --init, not both");
     if (s->val_data.count > 0 && s->val_share > 0)
-        return shore__fail(diag, SHORE_EUSAGE, "give val-data or val-share, not both");
+        return shore__fail(diag, SHORE_EUSAGE, "give --val-data or --val-share, not both");
     for (size_t i = 0; i < s->drives.count && s->snapshot_every; i++)
         if (!s->drives.item[i]->kind->keeps)
             return shore__fail(diag, SHORE_EUSAGE,
-                               "snapshot-every needs drives that keep their data, and drive %s does not",
+                               "--snapshot-every needs drives that keep their data, and drive %s does not",
                                s->drives.text[i]);
     if (s->drive_speeds) {
         rc = shore__speeds_parse(s->drive_speeds, (uint32_t)s->drives.count, NULL, diag);
@@ -60,28 +61,28 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
     }
     rc = shore__settings_max_writes(s, NULL, NULL, diag);
     if (rc) return rc;
-    if (s->steps > 0 && s->epochs > 0) return shore__fail(diag, SHORE_EUSAGE, "give steps or epochs, not both");
+    if (s->steps > 0 && s->epochs > 0) return shore__fail(diag, SHORE_EUSAGE, "give --steps or --epochs, not both");
     if (s->fp32 && s->products == SHORE__PRODUCTS_BF16)
-        return shore__fail(diag, SHORE_EUSAGE, "products bf16 needs precision bf16, and precision is fp32");
+        return shore__fail(diag, SHORE_EUSAGE, "--products bf16 needs --precision bf16, and it is fp32");
     if (!isnan(s->lr) && !isnan(s->min_lr) && s->min_lr > s->lr)
-        return shore__fail(diag, SHORE_EUSAGE, "min-lr %g is above lr %g", s->min_lr, s->lr);
+        return shore__fail(diag, SHORE_EUSAGE, "--min-lr %g is above --lr %g", s->min_lr, s->lr);
     const struct shore__optimizer *o = shore__optimizer(s->optimizer);
     if (s->residual_saved && !(s->compress > 0 && s->error_feedback))
-        return shore__fail(diag, SHORE_EUSAGE, "residual saved needs compress, with error-feedback on");
+        return shore__fail(diag, SHORE_EUSAGE, "--residual saved needs --compress, with --error-feedback on");
     if (s->compress_fp32 || s->frozen_variance)
         return shore__fail(diag, SHORE_EUSAGE,
                            "the run uses compress-%s, which this version no longer has: continue with the version that "
                            "made the run, or export its weights and make a new run of them",
                            s->compress_fp32 ? "values fp32" : "variance frozen");
     if (s->updates_before > 0 && !s->model)
-        return shore__fail(diag, SHORE_EUSAGE, "updates-before needs a model directory that holds moments");
+        return shore__fail(diag, SHORE_EUSAGE, "--updates-before needs a model directory that holds moments");
     if (s->host_update && s->compress > 0)
         return shore__fail(diag, SHORE_EUSAGE,
-                           "update host needs whole gradients: leave compress out, or update on the drives");
+                           "--update host needs whole gradients: leave --compress out, or update on the drives");
     if (s->compress_after > 0 && !(s->compress > 0))
-        return shore__fail(diag, SHORE_EUSAGE, "compress-after needs compress");
+        return shore__fail(diag, SHORE_EUSAGE, "--compress-after needs --compress");
     if (s->momentum > 0 && !o->takes_momentum)
-        return shore__fail(diag, SHORE_EUSAGE, "momentum needs optimizer sgd (adam and adamw have beta1)");
+        return shore__fail(diag, SHORE_EUSAGE, "--momentum needs --optimizer sgd (adam and adamw have beta1)");
     return 0;
 }
 

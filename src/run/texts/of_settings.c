@@ -89,8 +89,9 @@ static int no_such_model(const char *name, struct shore_diag *diag) {
     for (const char *const *p = shore__arch_presets(); *p; p++)
         shore__append(list, sizeof list, count++ ? ", %s" : "%s", *p);
     const char *near = shore__suggest(name, shore__arch_presets(), count);
-    return shore__fail(diag, SHORE_EUSAGE, "init %s: no such preset or file%s%s%s; presets are %s",
-                       shore__shown(name).text, near ? ": did you mean " : "", near ? near : "", near ? "?" : "", list);
+    return shore__fail(diag, SHORE_EUSAGE, "--init %s: no such preset or file%s%s%s Presets are %s",
+                       shore__shown(name).text, near ? ": did you mean " : "", near ? near : "", near ? "?" : ".",
+                       list);
 }
 
 int shore__run_model(const struct shore__settings *s, struct shore__tokenizer *tokenizer, struct shore__model **out,
@@ -104,7 +105,7 @@ int shore__run_model(const struct shore__settings *s, struct shore__tokenizer *t
         rc = shore__model_from_directory(s->model, &m, diag);
     else if (!s->init)
         rc = shore__fail(diag, SHORE_EUSAGE,
-                         "which model? Give model (a directory) or init (a preset or a config.json)");
+                         "which model? Give --model (a directory) or --init (a preset or a config.json)");
     else if (is_preset(s->init))
         rc = model_from_preset(s->init, vocab, &m, diag);
     else if (stat(s->init, &st) == 0)

@@ -46,7 +46,7 @@ static int split(struct shore__run *run, struct shore_diag *diag) {
     p->train_tokens = p->data.tokens - p->val_tokens;
     if (run->settings.val_share > 0 && (p->val_tokens < 2 || p->train_tokens < 2))
         return shore__fail(diag, SHORE_EUSAGE,
-                           "val-share %g of %" PRIu64 " tokens leaves too few to train or to validate on",
+                           "--val-share %g of %" PRIu64 " tokens leaves too few to train or to validate on",
                            run->settings.val_share, p->data.tokens);
     if (p->val_data.tokens) p->val_tokens = p->val_data.tokens;
     return 0;

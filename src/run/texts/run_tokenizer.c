@@ -79,7 +79,7 @@ int shore__run_tokenizer_of(const struct shore__settings *s, struct shore__token
     *out = NULL;
     return shore__fail(
         diag, SHORE_EUSAGE,
-        "special-tokens parse: without a tokenizer, a text has no special tokens; name a tokenizer's directory");
+        "--special-tokens parse: without a tokenizer, a text has no special tokens; name a tokenizer's directory");
 }
 
 static bool stands_in(const struct shore__settings *s, const char *name) {

@@ -121,14 +121,14 @@ static void checks_combinations(void **state) {
     static const struct {
         const char *json, *says;
     } cases[] = {
-        {"{\"data\": \"x\"}", "Give model (a directory) or init"},
-        {"{\"model\": \"m\", \"init\": \"gpt2-tiny\", \"data\": \"x\"}", "give model or init, not both"},
+        {"{\"data\": \"x\"}", "Give --model (a directory) or --init"},
+        {"{\"model\": \"m\", \"init\": \"gpt2-tiny\", \"data\": \"x\"}", "give --model or --init, not both"},
         {"{\"init\": \"t\", \"data\": \"x\", \"val-data\": \"y\", \"val-share\": 0.1}", "val-share"},
         {"{\"init\": \"t\", \"data\": \"x\", \"steps\": 2, \"epochs\": 1}", "epochs"},
         {"{\"init\": \"t\", \"data\": \"x\", \"precision\": \"fp32\", \"products\": \"bf16\"}", "products"},
         {"{\"init\": \"t\", \"data\": \"x\", \"lr\": 1e-4, \"min-lr\": 1e-3}", "min-lr"},
         {"{\"init\": \"t\", \"data\": \"x\", \"momentum\": 0.9}", "momentum"},
-        {"{\"init\": \"t\", \"data\": \"x\", \"residual\": \"saved\"}", "residual saved needs compress"},
+        {"{\"init\": \"t\", \"data\": \"x\", \"residual\": \"saved\"}", "--residual saved needs --compress"},
         {"{\"init\": \"t\", \"data\": \"x\", \"compress\": 0.1, \"error-feedback\": \"off\", \"residual\": \"saved\"}",
          "residual saved"},
         {"{\"init\": \"t\", \"data\": \"x\", \"compress-after\": 3}", "compress-after"},
