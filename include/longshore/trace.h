@@ -46,9 +46,10 @@ struct shore_trace_written {
     uint64_t first_step, last_step; /* that the trace holds; some between them may be missing */
     uint64_t merged;                /* spans that became one with others, because a step had too many */
 };
-/* Writes the trace of a run as JSON in Chrome's format: complete or not at all, in place of a file that is there. Also
- * of a run in use. Threading: any. Errors: SHORE_EMISSING (no such run, or it has no trace), SHORE_EINPUT (the trace is
- * damaged), SHORE_EFORMAT (it is none, or a later version's), -EINVAL (written->size), those of writing. */
+/* Writes the trace of a run as JSON in Chrome's format: complete or not at all; it replaces a trace alone. Also of a
+ * run in use. Threading: any. Errors: SHORE_EMISSING (no such run, or it has no trace), SHORE_EINPUT (the trace is
+ * damaged), SHORE_EEXISTS (something else is at `to`), SHORE_EFORMAT (it is none, or a later version's), -EINVAL
+ * (written->size), those of writing. */
 int shore_trace_export(const char *run, const char *to, struct shore_trace_written *written, struct shore_diag *diag);
 
 #ifdef __cplusplus

@@ -6,8 +6,7 @@ struct args {
 };
 
 static const struct shore__option options[] = {
-    SHORE__OPTION(struct args, TEXT, "out", out, "FILE", "the file to write, which replaces one that is there",
-                  .letter = 'o'),
+    SHORE__OPTION(struct args, TEXT, "out", out, "FILE", "the file to write; it replaces a trace alone", .letter = 'o'),
 };
 
 static int trace(const struct shore__parsed *parsed, void *args) {

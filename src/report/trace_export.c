@@ -13,6 +13,8 @@
 #include "longshore/trace.h"
 #include "report/trace_file.h"
 
+#define BEGIN "{\"displayTimeUnit\":\"ms\",\"traceEvents\":"
+
 enum { PROCESS = 1, STEP_LANE = 1 };
 
 static const char *name_of(const struct shore__trace_read *t, const char *list, size_t i) {
@@ -84,8 +86,8 @@ static int compare(const void *a, const void *b, void *trace) {
 static void put_events(FILE *out, struct shore__trace_read *t) {
     qsort_r(t->spans, t->count, sizeof *t->spans, compare, t);
     fprintf(out,
-            "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
-            "{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\",\"args\":{\"name\":\"longshore\"}}",
+            BEGIN "[\n"
+                  "{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\",\"args\":{\"name\":\"longshore\"}}",
             PROCESS);
     for (size_t i = 0; i < t->count; i++) {
         struct shore__work_span *s = &t->spans[i];
@@ -94,6 +96,17 @@ static void put_events(FILE *out, struct shore__trace_read *t) {
         put_span(out, t, s);
     }
     fputs("\n]}\n", out);
+}
+
+/* Whether a trace may be written there: no file of another kind is. */
+static int check_target(const char *to, struct shore_diag *diag) {
+    char begin[sizeof BEGIN] = "";
+    FILE *file = fopen(to, "r");
+    size_t bytes = file ? fread(begin, 1, sizeof BEGIN - 1, file) : 0;
+    if (file) fclose(file);
+    if (!bytes || !strcmp(begin, BEGIN)) return 0;
+    return shore__fail(diag, SHORE_EEXISTS, "%s: is there, and is no trace, so it is not replaced: choose another name",
+                       to);
 }
 
 static int write_events(const char *to, struct shore__trace_read *t, struct shore_diag *diag) {
@@ -135,9 +148,10 @@ int shore_trace_export(const char *run, const char *to, struct shore_trace_writt
     struct shore_trace_written w = {.size = sizeof w};
     struct shore__trace_read read = {0};
     const struct shore__path path = shore__path_in(run, SHORE__TRACE_FILE);
-    unsigned char *data;
+    unsigned char *data = NULL;
     size_t bytes = 0;
-    int rc = read_file(run, path.text, &data, &bytes, diag);
+    int rc = check_target(to, diag);
+    if (!rc) rc = read_file(run, path.text, &data, &bytes, diag);
     if (!rc) rc = shore__trace_parse(data, bytes, path.text, &read, diag);
     free(data);
     if (!rc && !read.steps) rc = shore__fail(diag, SHORE_EINPUT, "%s: holds no step", path.text);

@@ -119,10 +119,11 @@ static void keep_last(struct shore__trace_read *out) {
     for (size_t i = out->count; i-- > 0 && (out->steps < (uint64_t)keep || keep <= 0);)
         if (out->spans[i].kind == SHORE__SPAN_STEP) {
             out->steps++;
-            out->begin_ns = out->spans[i].begin_ns;
+            if (out->spans[i].begin_ns < out->begin_ns) out->begin_ns = out->spans[i].begin_ns;
         }
     for (size_t i = 0; i < out->count; i++)
-        if (out->spans[i].end_ns > out->begin_ns) out->spans[kept++] = out->spans[i];
+        if (out->spans[i].end_ns > out->begin_ns || out->spans[i].begin_ns >= out->begin_ns)
+            out->spans[kept++] = out->spans[i];
     out->count = kept;
 }
 

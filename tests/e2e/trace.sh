@@ -63,7 +63,7 @@ must trace "$place/run" -o "$place/out.json"
 grep -q "^steps 57 to 60 in " "$place/log" && ok "it stays" || fail "a start without --trace changes it"
 
 # an emulated link, and updates on the host
-echo '{"link": {"in": "1MB", "out": "1MB"}, "host-update": {"rate": "10MB"}, "drives": [{"read": "5MB"}]}' >"$place/slow.json"
+echo '{"link": {"in": "20MB", "out": "20MB"}, "host-update": {"rate": "100MB"}, "drives": [{"read": "50MB"}]}' >"$place/slow.json"
 must train "${base[@]}" --out "$place/slow" --steps 3 --trace 9 --emulate "$place/slow.json" --update host
 must trace "$place/slow" -o "$place/slow.trace"
 check "$place/slow.trace" "$place/slow/metrics.jsonl" 1-3 link "link out" host_update "$odd drive_read"
@@ -99,6 +99,7 @@ expect_failure 2 "no such run" "nowhere: there is no such run" trace "$place/now
 expect_failure 2 "no file named" "where to\? Give -o FILE" trace "$place/plain"
 expect_failure 2 "no run named" "which run" trace -o "$place/no"
 expect_failure 2 "nowhere to write" "$place/gone" trace "$place/slow" -o "$place/gone/x"
+expect_failure 2 "a file that is no trace" "text: is there, and is no trace" trace "$place/slow" -o "$place/text"
 [ -e "$place/no" ] && fail "a failure leaves a file" || ok "no file"
 refused "too many" "--trace" train "${base[@]}" --out "$place/no" --trace 1001
 refused "no number" "--trace" train "${base[@]}" --out "$place/no" --trace many
