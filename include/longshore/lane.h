@@ -55,7 +55,8 @@ enum shore_precision {
     SHORE_PRECISIONS
 };
 
-/* A lane's name. SHORE_LANES, here and below: no lane, but the limit of what may be written in a day. Threading: any. */
+/* A lane's name. SHORE_LANES, here and below: no lane, but the limit of what may be written in a day. Threading: any.
+ */
 const char *shore_lane_name(enum shore_lane lane);
 /* What people read for its work. Threading: any. */
 const char *shore_lane_work(enum shore_lane lane);
