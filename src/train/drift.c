@@ -19,6 +19,7 @@
 #define DRIFT 1.2
 #define MATTERS 0.1 /* of a step's time: who takes less does not hold it up */
 #define GAIN 0.03   /* of a step's time: the least that another plan is worth */
+#define TELLS 1.0   /* seconds that steps take longer in the rest of the run: less is not worth a line */
 #define PAYS 2      /* times that what is gained in the run pays for opening the trainer again */
 
 /* Seconds of a step for which a drive was busy, or the last one: in which the processor computed. */
@@ -182,7 +183,7 @@ bool shore__drift_plans_again(struct trainer *t, uint64_t steps_left) {
     bool better = pays(d, old, new, steps_left);
     d->off = 0;
     d->rest = REST_STEPS;
-    if (!better && !d->told && *what) {
+    if (!better && !d->told && *what && (d->step_now - d->step_before) * (double)steps_left > TELLS) {
         train_note(t, "planned again, since %s: no other plan saves enough time", what);
         d->told = true;
     }
