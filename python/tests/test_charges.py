@@ -196,3 +196,20 @@ def test_torch_profiler_shows_what_the_engine_does(tmp_path):
     layers = [f"transformer.h.{n}" for n in range(3)]
     assert {f"longshore: {what} {layer}" for what in ("fetch", "gradients of") for layer in layers} <= shown
     assert "longshore: update" in shown and "longshore: wait for the commit" in shown
+
+
+def test_the_plan_of_the_steps_is_kept(tmp_path):
+    """Once the second step is measured, and again for a larger batch."""
+    plan, batches = tmp_path / "run" / "plan.json", [*models.tokens(3), *models.tokens(2, length=24)]
+    with engine_of(tmp_path / "run") as engine:
+        own_backward(engine, engine(**batches[0]).loss)
+        assert not plan.exists()
+        for batch in batches[1:3]:
+            own_backward(engine, engine(**batch).loss)
+        first = json.loads(plan.read_text())
+        for batch in batches[3:]:
+            own_backward(engine, engine(**batch).loss)
+    kept = json.loads(plan.read_text())
+    assert (first["tokens"], kept["tokens"]) == (24, 48) and not list(tmp_path.glob("run/plan.json.*"))
+    assert sum(kept["memory"].values()) == kept["peak_bytes"] and kept["what_if"] and kept["step_seconds"] > 0
+    assert set(kept) == set(longshore.plan(models.gpt2(), batches[0], memory="64MiB"))

@@ -13,6 +13,7 @@ from collections import deque
 from .. import native
 from ..errors import LongshoreError
 from ..model.slots import divide
+from . import kept_plan
 from .device_memory import larger, sizes
 from .sleep import sleep, wake
 
@@ -71,6 +72,7 @@ class Outlook:
             again,
             native.LANES[now.times.bound].bound,
         )
+        kept_plan.keep(core, trace)
 
     def _apply(self, division):
         """Divides the budget as planned. Returns whether it could: nothing is in use between two steps."""

@@ -1,0 +1,42 @@
+"""RUN/plan.json: what the plan says of the steps that an engine makes (docs/outputs.md)."""
+
+import contextlib
+import json
+import logging
+import os
+
+from ..errors import LongshoreError
+from . import forecast, machine as machines
+
+_log = logging.getLogger("longshore")
+
+
+def keep(core, trace):
+    """Writes the plan of a step, in place of the one before. trace: what the step computes."""
+    state, streams, plan = core.state, core.streams, core.plan
+    case = forecast.Case(
+        name=type(core.module).__name__,
+        blocks=core.layout.blocks,
+        trace=trace,
+        how=core.how,
+        machine=machines.of(None),
+        drives=state.drives,
+        memory=plan.budget_bytes,
+        device=None if streams.device is None else streams.device.device,
+        gpu_memory=plan.gpu_memory,
+        pinned_memory=core.how.get("pinned_memory"),
+        room=state.scratch_bytes,
+    )
+    path = os.path.join(state.path, "plan.json")
+    beside = f"{path}.new"
+    try:
+        text = json.dumps(dict(forecast.forecast([case]))) + "\n"
+        with open(beside, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except (LongshoreError, OSError) as failure:
+        _log.warning("the plan is not kept: %s", failure)
+        with contextlib.suppress(OSError):
+            os.remove(beside)
