@@ -69,7 +69,7 @@ class TrainingArguments(transformers.TrainingArguments):
         gpu_memory, pinned_memory: As longshore.wrap() takes them. The device is transformers' own: the first
             accelerator, or with use_cpu=True the CPU.
         storage, activations, activation_room, compress, compress_after, moments_from, sum_groups, fused_loss,
-            rank_timeout: As longshore.wrap() takes them.
+            rank_timeout, trace: As longshore.wrap() takes them.
         overwrite_run: True replaces an existing run.
         layer_major: True fetches each layer once for all micro-batches of a step; False computes them one after the
             other. Default: True if only transformers' own code runs between micro-batches.
@@ -91,6 +91,7 @@ class TrainingArguments(transformers.TrainingArguments):
     fused_loss: bool = _option("compute the loss of logits in slices of tokens, so that whole logits never exist")
     moments_from: str = _option("directory of save_pretrained(moments=True) with whose moments the optimizer goes on")
     rank_timeout: float = _option("seconds that one rank waits for another; by default the process group's timeout")
+    trace: int = _option("how many of the last steps 'longshore trace' can show; by default none")
     overwrite_run: bool = _option("replace an existing run", False)
     layer_major: bool = _option(
         "fetch each layer once for all micro-batches of a step; by default if only transformers' own code runs between"
@@ -241,7 +242,7 @@ class Trainer(transformers.Trainer):
             asked = arguments_of(given)[0]
             checkpoint.same_optimizer(place, asked["optimizer"])
             budgets: dict = {key: said.get(key) for key in ("memory", "memory_of", *BUDGETS, "rank_timeout")}
-            engine = resume(place, self.model, device=args.device, **budgets)
+            engine = resume(place, self.model, device=args.device, trace=said.get("trace", 0), **budgets)
             try:
                 refuse_other_groups(given, engine.optimizer, place)
             except LongshoreError:

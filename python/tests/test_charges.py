@@ -1,6 +1,7 @@
 """Where the time of a step goes: each line of metrics.jsonl charges all of it."""
 
 import json
+import os
 import time
 
 import pytest
@@ -9,14 +10,20 @@ from torch import nn
 
 import longshore
 import models
+from longshore import native
 from longshore.native import lib, text
 
+UPDATE = "longshore: update"
 NAMES = [text(lib.shore_charge_name(charge)) for charge in range(lib.SHORE_CHARGES)]
 
 
 def lines(run, name="metrics.jsonl"):
     with open(run / name, encoding="utf-8") as file:
         return [json.loads(line) for line in file]
+
+
+def read(path):
+    return json.loads(path.read_text())
 
 
 def checked(run):
@@ -195,7 +202,7 @@ def test_torch_profiler_shows_what_the_engine_does(tmp_path):
     shown = {event.name for event in profile.events() if event.name.startswith("longshore: ")}
     layers = [f"transformer.h.{n}" for n in range(3)]
     assert {f"longshore: {what} {layer}" for what in ("fetch", "gradients of") for layer in layers} <= shown
-    assert "longshore: update" in shown and "longshore: wait for the commit" in shown
+    assert UPDATE in shown and "longshore: wait for the commit" in shown
 
 
 def test_the_plan_of_the_steps_is_kept(tmp_path):
@@ -212,4 +219,65 @@ def test_the_plan_of_the_steps_is_kept(tmp_path):
     kept = json.loads(plan.read_text())
     assert (first["tokens"], kept["tokens"]) == (24, 48) and not list(tmp_path.glob("run/plan.json.*"))
     assert sum(kept["memory"].values()) == kept["peak_bytes"] and kept["what_if"] and kept["step_seconds"] > 0
-    assert set(kept) == set(longshore.plan(models.gpt2(), batches[0], memory="64MiB"))
+    assert set(kept) == set(longshore.plan(models.gpt2(), batches[0], memory="64MiB")) - {"process_minimum_bytes"}
+
+
+def trace_of(run, tmp_path):
+    written = native.new("struct shore_trace_written")
+    native.call(lib.shore_trace_export, os.fsencode(run), os.fsencode(tmp_path / "trace.json"), written)
+    return read(tmp_path / "trace.json")
+
+
+def test_a_trace_of_the_last_steps(tmp_path):
+    """Also of a run that goes on, with memory that the plan has for it."""
+    least = [longshore.plan(models.gpt2(), models.tokens(1)[0], trace=n)["minimum_bytes"] for n in (0, 2)]
+    assert least[1] - least[0] == lib.shore_trace_memory_bytes(1) < 3 << 20
+    with engine_of(tmp_path / "run", trace=2) as engine:
+        for batch in models.tokens(4):
+            own_backward(engine, engine(**batch).loss)
+    with longshore.resume(tmp_path / "run", models.gpt2()) as engine:  # which records nothing
+        own_backward(engine, engine(**batch).loss)
+    events = [event for event in trace_of(tmp_path / "run", tmp_path)["traceEvents"] if event["ph"] == "X"]
+    seconds = {line["step"]: line for line in lines(tmp_path / "run")}
+    steps = [event for event in events if event["name"].startswith("step ")]
+    assert [event["name"] for event in steps] == ["step 3", "step 4"]
+    for number, step in zip((3, 4), steps):
+        assert step["dur"] / 1e6 == pytest.approx(seconds[number]["step_seconds"], rel=1e-3)
+        inside = [
+            event
+            for event in events
+            if event is not step
+            and event["tid"] == step["tid"]
+            and step["ts"] <= event["ts"] < step["ts"] + step["dur"]
+        ]
+        assert {"forward", "backward", "update"} <= {event["name"] for event in inside} <= set(NAMES)
+        assert sum(event["dur"] for event in inside) >= 0.95 * step["dur"]
+    assert {"drive_read", "drive_write"} & {event["name"] for event in events}
+    with longshore.resume(tmp_path / "run", models.gpt2(), trace=1) as engine:
+        for _ in range(2):
+            own_backward(engine, engine(**batch).loss)
+    names = {event["name"] for event in trace_of(tmp_path / "run", tmp_path)["traceEvents"]}
+    assert "step 7" in names and "step 6" not in names
+
+
+def test_a_trace_has_the_clock_of_torch_profilers(tmp_path):
+    with engine_of(tmp_path / "run", slow(0.05), trace=1) as engine:
+        own_backward(engine, engine(X).sum())
+        with torch.profiler.profile() as profile:
+            own_backward(engine, engine(X).sum())
+    profile.export_chrome_trace(str(tmp_path / "torch.json"))
+    found = []
+    for file, name in ((trace_of(tmp_path / "run", tmp_path), "forward"), (read(tmp_path / "torch.json"), UPDATE)):
+        begins = [event["ts"] for event in file["traceEvents"] if event["name"] == name and event["ph"] == "X"]
+        found.append(file["baseTimeNanoseconds"] / 1e9 + max(begins) / 1e6)
+    assert 0.05 <= found[1] - found[0] < 600  # forward takes as long, and then comes the update
+
+
+@pytest.mark.parametrize("value", [-1, 1001, True, "10", 1.5])
+def test_a_trace_is_of_a_number_of_steps(tmp_path, value):
+    with pytest.raises(ValueError, match="^wrap: trace must be a number of steps, at most 1000, and is "):
+        engine_of(tmp_path / "run", slow(0.0), trace=value)
+    with pytest.raises(ValueError, match="^resume: trace must be "):
+        longshore.resume(tmp_path / "run", trace=value)
+    with pytest.raises(ValueError, match="trace= is for a model that trains"):
+        engine_of(tmp_path / "run", slow(0.0), trace=1, trains=False, lr=None)

@@ -9,7 +9,7 @@ from torch import nn
 
 import longshore
 import longshore.deepspeed as deepspeed
-from longshore.drives.state import Buffer
+from longshore.drives.buffer import Buffer
 from longshore.native import lib
 from longshore.step import parameter_state
 from longshore.step.gradients import Gradients

@@ -47,6 +47,7 @@ OTHER = {
     "longshore.sum_groups": 4,
     "longshore.fused_loss": True,
     "longshore.rank_timeout": 60,
+    "longshore.trace": 10,
     "longshore.resume": True,
     "longshore.overwrite": True,
     "longshore.layer_major": False,

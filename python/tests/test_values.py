@@ -12,7 +12,7 @@ import torch
 import longshore
 import longshore.deepspeed as deepspeed
 from longshore.deepspeed import utils, zero_to_fp32
-from longshore.drives.state import Buffer
+from longshore.drives.buffer import Buffer
 from longshore.native import lib
 from models import gpt2, tokens
 

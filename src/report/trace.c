@@ -8,10 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/diag.h"
 #include "base/thread.h"
+#include "base/units.h"
 #include "drive/counters.h"
 #include "files/atomic.h"
 #include "longshore/metrics.h"
@@ -124,6 +126,13 @@ static json_t *drive_name(const char *path) {
     return name ? name : json_string(shore__shown(path).text); /* it is not UTF-8 */
 }
 
+/* What the clock of spans is behind that of the day, which other traces have. */
+static json_int_t behind_ns(void) {
+    struct timespec day;
+    clock_gettime(CLOCK_REALTIME, &day);
+    return (json_int_t)day.tv_sec * 1000000000 + day.tv_nsec - (json_int_t)shore__now_ns();
+}
+
 static char *make_head(uint32_t steps, const struct shore_fleet *fleet) {
     json_t *lanes = json_array(), *charges = json_array(), *drives = json_array();
     for (int i = 0; i < SHORE_LANES; i++)
@@ -132,8 +141,8 @@ static char *make_head(uint32_t steps, const struct shore_fleet *fleet) {
         json_array_append_new(charges, json_string(shore_charge_name(i)));
     for (uint32_t d = 0; d < shore__fleet_info(fleet).ndrives; d++)
         json_array_append_new(drives, drive_name(shore_fleet_drive_path(fleet, d)));
-    json_t *head = json_pack("{s:I, s:o, s:o, s:o}", "steps", (json_int_t)steps, "lanes", lanes, "charges", charges,
-                             "drives", drives);
+    json_t *head = json_pack("{s:I, s:I, s:o, s:o, s:o}", "steps", (json_int_t)steps, "unix_ns", behind_ns(), "lanes",
+                             lanes, "charges", charges, "drives", drives);
     char *text = head ? json_dumps(head, JSON_COMPACT) : NULL;
     json_decref(head);
     return text;

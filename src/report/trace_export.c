@@ -95,7 +95,8 @@ static void put_events(FILE *out, struct shore__trace_read *t) {
         if (i == 0 || lane_of(t, s) != lane_of(t, s - 1)) put_lane(out, t, s);
         put_span(out, t, s);
     }
-    fputs("\n]}\n", out);
+    fprintf(out, "\n],\"baseTimeNanoseconds\":%llu}\n",
+            (unsigned long long)t->begin_ns + (uint64_t)json_integer_value(json_object_get(t->head, "unix_ns")));
 }
 
 /* Whether a trace may be written there: no file of another kind is. */

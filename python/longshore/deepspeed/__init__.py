@@ -186,7 +186,8 @@ def _resumed(model, settings):
     """The engine of a run that exists."""
     try:
         budgets = {name: settings.said.get(name) for name in ("memory", "memory_of", *BUDGETS, "rank_timeout")}
-        engine = resume(settings.run, model, device=get_accelerator().current_device(), **budgets)
+        budgets.update(trace=settings.said.get("trace", 0), device=get_accelerator().current_device())
+        engine = resume(settings.run, model, **budgets)
     except BusyError as e:
         several = "if the script has several models, leave longshore.run out: nvme_path gives each a directory"
         raise BusyError(f"longshore.run: {e}; {several}", e.code) from None

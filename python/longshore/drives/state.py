@@ -1,4 +1,4 @@
-"""The state of a model on drives: an open run with its commits (State), and memory that drives read and write.
+"""The state of a model on drives: an open run with its commits.
 
 Where several ranks work on a run, each has a State with a Part of it (parts.py): what all ranks call says so."""
 
@@ -15,34 +15,13 @@ from ..errors import LongshoreError
 from ..native import Wait, ffi, lib
 from ..torch_internals import profiled
 from . import run_json
+from .buffer import Buffer
 from .charges import Charges
 from .layout import DTYPES, PIECE, Layout
 from .parts import Part, Together, new_volumes, owners, rank_0_first
 
 FETCH = {torch.float32: lib.SHORE_FETCH_MASTER, torch.bfloat16: lib.SHORE_FETCH_BF16}
 MOMENTS = {"fp32": lib.SHORE_MOMENTS_FP32, "8bit": lib.SHORE_MOMENTS_8BIT}
-
-
-class Buffer:
-    """Zeroed memory that drives read and write, and that PyTorch sees as a tensor."""
-
-    def __init__(self, nbytes):
-        self.nbytes = nbytes
-        pointer = native.made("void *", lib.shore_buffer_alloc, nbytes, 0)
-        self.pointer = ffi.gc(pointer, lambda p, n=nbytes: lib.shore_buffer_free(p, n), nbytes)
-        self.whole = ffi.buffer(self.pointer, nbytes)  # keeps the memory alive
-        self.bytes = torch.frombuffer(self.whole, dtype=torch.uint8)
-        forks.leave_in_children(self)
-
-    @property
-    def address(self):
-        return int(ffi.cast("uintptr_t", self.pointer))
-
-    def leave_to_parent(self):
-        ffi.gc(self.pointer, None)  # a forked child does not have the memory, and must not free it
-
-    def view(self, dtype):
-        return self.bytes.view(dtype)
 
 
 def fleet_options(drives, optimizer, moments, fp32, **more):
@@ -69,7 +48,7 @@ class State(Together):
         self.run = ffi.gc(run, lib.shore_run_close)
         self.path = os.path.abspath(path)
         self.fleet = lib.shore_run_fleet(run)
-        self.charges = Charges(self.run, self.fleet)
+        self.charges, self.trace = Charges(self.run, self.fleet), ffi.NULL
         self.layout, self._step = layout, step
         self.pending = False
         self.is_written = True  # whether drives have more of the last step than its commit, which a skip is
@@ -216,6 +195,12 @@ class State(Together):
 
     def info(self):
         return native.filled("struct shore_fleet_info", lib.shore_fleet_info, self.fleet)
+
+    def begin_trace(self, steps):
+        """Records the last so many steps from here on, in RUN/trace.spans. Of several ranks, rank 0 does."""
+        if steps and not self.rank and not self.trace:
+            where = native.path_bytes(self.path)
+            self.trace = native.made("struct shore_trace *", lib.shore_trace_open, where, steps, self.fleet)
 
     # ---- the initial state
 
@@ -496,6 +481,9 @@ class State(Together):
                 self.part.end()
             self.charges.close()
             ffi.release(run)
+            trace, self.trace, diag = self.trace, ffi.NULL, ffi.new("struct shore_diag *")
+            if lib.shore_trace_close(trace, diag):
+                logging.getLogger("longshore").warning("%s", native.text(diag.text))
 
 
 def rollback(run, snapshot):

@@ -308,6 +308,8 @@ def settings(config, places=()):
         raise ConfigError(f"longshore.drives: {out.drives!r} must be a text or a list of texts")
     if "compress_after" in out.said:
         out.said["compress_after"] = _number(config, "longshore.compress_after", int, 0, 0)
+    if "trace" in out.said:
+        out.said["trace"] = _number(config, "longshore.trace", int, 0, 0)
     if "rank_timeout" in out.said:
         out.said["rank_timeout"] = _number(config, "longshore.rank_timeout", float, 0, 1)
     out.resume, out.overwrite = _flag(config, "longshore.resume"), _flag(config, "longshore.overwrite")

@@ -25,7 +25,7 @@ import weakref
 import torch
 
 from .. import forks, native
-from ..drives.state import Buffer
+from ..drives.buffer import Buffer
 from ..errors import LongshoreError
 from ..interrupts import whole
 from ..native import ffi, lib

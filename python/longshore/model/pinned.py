@@ -7,7 +7,7 @@ import weakref
 import torch
 
 from .. import native
-from ..drives.state import Buffer
+from ..drives.buffer import Buffer
 from ..errors import LongshoreError
 from ..native import ffi, lib
 from . import cuda

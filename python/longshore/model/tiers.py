@@ -4,7 +4,8 @@ slots on a device, to which the library copies pages (TwoTiers, ``device.h``).""
 import itertools
 
 from .. import native
-from ..drives.state import FETCH, Buffer
+from ..drives.buffer import Buffer
+from ..drives.state import FETCH
 from ..errors import LongshoreError
 from ..native import ffi, lib
 from .pinned import ALIGN, HostMemory

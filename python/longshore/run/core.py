@@ -104,6 +104,7 @@ class Core:
 
     def open(self, state):
         """Opens the pages of a run: the parameters can be used from here on."""
+        state.begin_trace(self.plan.trace_steps)
         self.streams.layout = state.layout
         self.streams.open(state)
         placement.put(self.module, placement.copies_beside(self.module, self.streams.places.device))

@@ -30,6 +30,7 @@ CLASS_OF = {
     **dict.fromkeys(["state", "compression"], "optimizer"),
     "activations": "activations",
     "drives": "drives",
+    "trace": "process",
 }
 
 
@@ -48,7 +49,7 @@ class Case:
     name: str  # the model's
     blocks: list  # of the layout
     trace: Any
-    how: dict  # options of wrap(), as a run records them
+    how: dict  # options of wrap(), as a run records them, with "trace"
     machine: Any  # the Machine
     drives: list
     memory: int | None  # bytes; None: the default
@@ -209,7 +210,7 @@ class Case:
             beside = {"activations": sums_of(made).placed_bytes, "workspace": self.whole.inputs_bytes + OTHERS_BYTES}
         for name, nbytes in beside.items():
             out[name] = out.get(name, 0) + nbytes
-        out["process"] = RESERVE_BYTES  # what PyTorch and Python take beside tensors once a step has run
+        out["process"] = out.get("process", 0) + RESERVE_BYTES  # of PyTorch and Python beside tensors, after a step
         return out
 
     def _beside(self):

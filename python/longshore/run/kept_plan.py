@@ -18,7 +18,7 @@ def keep(core, trace):
         name=type(core.module).__name__,
         blocks=core.layout.blocks,
         trace=trace,
-        how=core.how,
+        how={**core.how, "trace": plan.trace_steps},
         machine=machines.of(None),
         drives=state.drives,
         memory=plan.budget_bytes,

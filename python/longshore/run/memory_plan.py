@@ -65,6 +65,7 @@ class Plan:
     again: Callable | None = None  # plans again for a Trace: see plan()
     activations: Any = None  # what becomes of them (Chosen), if they were planned, too
     beside: Callable | None = None  # plans them beside this engine: see Needs.beside()
+    trace_steps: int = 0  # how many of the last steps are recorded
 
     @property
     def free_bytes(self):
@@ -125,6 +126,7 @@ class Needs:
         more = min(groups, 2) - 1 if size == 1 else 2 * groups - 1
         self.group = self.block * more + 2 * self.block * groups * (size - 1) // size
         self.compression = compression_bytes(layout, compress)
+        self.recorder = lib.shore_trace_memory_bytes(len(drives)) if how.get("trace") else 0
         # "host": a run that began on a device and goes on on a CPU leaves them to PyTorch, whose memory that is
         self.activations = how.get("activations", "memory")
         self.offloads = self.activations not in ("memory", "host" if device is None else "memory")
@@ -165,6 +167,7 @@ class Needs:
             program.add("gradients of a block", self.block, **passing)
         program.add("gradients of groups", self.group, **passing)
         program.add("compression", self.compression, by=backward)
+        program.add("trace", self.recorder, by=program.all)
         if self.device is not None:
             how = {"place": program.pinned}
             program.add("landing gradients", self.pinned.landing, **passing, **how)
@@ -270,7 +273,7 @@ def plan(
     """The Plan for a memory budget. Raises BudgetError with the minimum of each budget that is too small.
 
     memory: bytes; None: a part of the open longshore.budget(), or half of the machine's memory.
-    how: options of wrap(), as the run records them.
+    how: options of wrap(), as the run records them, with "trace".
     who: the engine's name in messages about a shared budget.
     room: bytes for activations on the drives; None: four times the budget, at most ROOM_BYTES, and none for those that
     stay in host memory.
@@ -369,4 +372,5 @@ def plan(
         again=None if shared else again,
         activations=chosen,
         beside=needs.beside,
+        trace_steps=how.get("trace", 0),
     )

@@ -15,6 +15,7 @@ from ..model.activations import KINDS
 from ..model.blocks import NAME_OF
 from ..model.compiled import told
 from ..model.device import refuse_timeout
+from ..native import lib
 from ..ranks.launch import ranks
 from ..step.commit_blob import plain
 from ..step.compression import share_of
@@ -24,7 +25,7 @@ from . import open_engines, process_memory
 
 # in DeepSpeed's configuration, under "longshore"
 SECTION = """run drives memory memory_of gpu_memory pinned_memory storage moments overwrite activations activation_room
-    compress compress_after moments_from sum_groups fused_loss rank_timeout""".split()
+    compress compress_after moments_from sum_groups fused_loss rank_timeout trace""".split()
 # in TrainingArguments, whose optim and overwrite_run stand for the other two
 ARGUMENTS = [option for option in SECTION if option not in ("moments", "overwrite")]
 # options of the start alone: a run that continues may be given others
@@ -40,6 +41,7 @@ _START_ONLY = {
     "device",
     "device_timeout",
     "rank_timeout",
+    "trace",
 }
 # what runs have that were made before the option was there, or without it
 _BEFORE = {"activations": "memory", "compress": 0.0, "compress_after": 0, "sum_groups": 1, "fused_loss": False}
@@ -50,7 +52,7 @@ class Options(SimpleNamespace):
     """The arguments of wrap(), which explains them: run, drives, memory, memory_of, gpu_memory, pinned_memory, lr,
     betas, eps, weight_decay, momentum, clip, optimizer, groups, storage, moments, on_nonfinite, layers, overwrite,
     activations, activation_room, compress, compress_after, moments_from, compile, sum_groups, fused_loss, device,
-    device_timeout, rank_timeout, trains."""
+    device_timeout, rank_timeout, trace, trains."""
 
     def numbers(self):
         """torch.optim's numbers as they were given; None where one was not."""
@@ -90,6 +92,7 @@ class Options(SimpleNamespace):
         if type(groups) is not int or groups < 1:
             raise ValueError(f"wrap: sum_groups must be a whole number, 1 or more, and is {groups!r}")
         refuse_timeout("wrap", self.device_timeout)
+        refuse_trace("wrap", self.trace)
         refuse_numbers({**numbers, "clip": self.clip}, "wrap: ")
         self.compress = share_of(self.compress)
         refuse_ranks("wrap", {"sum_groups": groups, "compress": self.compress})
@@ -146,6 +149,14 @@ def refuse_rank_timeout(who, value):
     """Raises ValueError for a rank_timeout that is no time; None is the process group's."""
     if value is not None:
         refuse_timeout(who, value, "rank_timeout")
+
+
+def refuse_trace(who, value):
+    """Raises ValueError for a trace that is no number of steps."""
+    if type(value) is not int or not 0 <= value <= lib.SHORE_TRACE_STEPS_MOST:
+        raise ValueError(
+            f"{who}: trace must be a number of steps, at most {lib.SHORE_TRACE_STEPS_MOST}, and is {value!r}"
+        )
 
 
 def budgets(gpu_memory, pinned_memory):

@@ -126,7 +126,7 @@ def _case(model, batch, machine, loss_fn, lora, given):
     tree.mark_rest(blocks, model)
     blocks += tree.of_buffers(model, BUFFERS_BYTES)
     layout = Layout(blocks)
-    how = {**options.record(numbers, compute), "default_memory": options.memory is None}
+    how = {**options.record(numbers, compute), "default_memory": options.memory is None, "trace": options.trace}
     how["handed_back"] = NAME_OF[layout.handed_back(compute, DTYPE_OF[options.storage])]
     trains = options.trains and any(block.trains for block in blocks)
     how.update({} if trains else {"trains": False})

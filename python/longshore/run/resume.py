@@ -26,7 +26,7 @@ from . import agreement, device_memory, memory_plan, open_engines, process_memor
 from .engine import Engine
 from .engine_surface import core_of
 from .memory import note_imports
-from .options import BUDGETS, budgets, refuse_rank_timeout, refuse_ranks
+from .options import BUDGETS, budgets, refuse_rank_timeout, refuse_ranks, refuse_trace
 from .wrap import count_in, open_engine, temporary_buffers, versions, who
 
 
@@ -55,6 +55,7 @@ def resume(
     device: str | torch.device | None = None,
     device_timeout: float = devices.TIMEOUT_SECONDS,
     rank_timeout: float | None = None,
+    trace: int = 0,
 ) -> Engine:
     """Opens a run at its last committed step and returns its Engine.
 
@@ -76,7 +77,7 @@ def resume(
             copy. Every byte of it is read first. `longshore train --resume --accept-step` does the same.
         device: Where forward and backward compute, as for wrap(). Default: as before. A run of a GPU goes on on a CPU
             with device="cpu", and the other way round.
-        device_timeout, rank_timeout: As for wrap().
+        device_timeout, rank_timeout, trace: As for wrap().
 
     Returns:
         The Engine.
@@ -92,12 +93,13 @@ def resume(
         raise ValueError(f"resume: accept_step={accept_step!r}: a step is a whole number, 0 or more")
     devices.refuse_timeout("resume", device_timeout)
     refuse_rank_timeout("resume", rank_timeout)
+    refuse_trace("resume", trace)
     with agreement.Agreement("resume", ranks(rank_timeout)) as agreed:
         own = budgets(gpu_memory, pinned_memory)
-        return _resume(run, model, memory, memory_of, own, accept_step, device, device_timeout, agreed)
+        return _resume(run, model, memory, memory_of, own, accept_step, device, device_timeout, trace, agreed)
 
 
-def _resume(run, model, memory, memory_of, own, accept_step, device, device_timeout, agreed):
+def _resume(run, model, memory, memory_of, own, accept_step, device, device_timeout, trace, agreed):
     """Checks the model, plans memory, and opens the run."""
     note_imports()
     process_memory.refuse_beside("resume")
@@ -130,7 +132,7 @@ def _resume(run, model, memory, memory_of, own, accept_step, device, device_time
     lenders = () if how.get("trains", True) else open_engines.training()
     own = device_memory.counted(own, where, model, lenders)
     planned = {**how, "default_memory": memory is None and how.get("default_memory")}
-    planned["memory_of"] = memory_of or how.get("memory_of", "engine")
+    planned.update(memory_of=memory_of or how.get("memory_of", "engine"), trace=trace)
     beside = {name: how[name] for name in ("compile", "compress") if how.get(name)}
     process_memory.refuse("resume", planned["memory_of"], where, beside)
     replan = functools.partial(memory_plan.plan, layout, drives, who=who(model, run), device=where, **own)

@@ -6,7 +6,8 @@ import os
 import torch
 
 from .. import native
-from ..drives.state import Buffer, State
+from ..drives.buffer import Buffer
+from ..drives.state import State
 from ..errors import LongshoreError
 from ..native import lib
 from ..step.optimizer_table import OPTIMIZERS

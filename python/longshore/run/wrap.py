@@ -84,6 +84,7 @@ def wrap(
     device: str | torch.device | None = None,
     device_timeout: float = devices.TIMEOUT_SECONDS,
     rank_timeout: float | None = None,
+    trace: int = 0,
     trains: bool = True,
 ) -> Engine:
     """Moves a model's parameters and its optimizer's state to drives, frees their memory, and returns the Engine.
@@ -168,6 +169,8 @@ def wrap(
             is lost: the step raises LongshoreError, and the last committed state is good. Default: 300.
         rank_timeout: Seconds that one rank waits for another, from here on. After that all raise LongshoreError, and
             the last committed state is good. Default: the process group's timeout.
+        trace: How many of the last steps are recorded from here on: what their time went to, and what each drive did
+            meanwhile. `longshore trace RUN -o FILE` writes them for Perfetto. It takes 3 MiB of memory. Default: 0.
         trains: False for a model that is only read: the reference of DPO, a teacher, a reward model. The drives hold
             its parameters alone, which get no gradient; a loss may go back through them. It stays in train() or eval()
             mode. What makes a step is refused. If one engine is open that trains, this one lies in its run and on its
@@ -229,7 +232,7 @@ def _wrap(model, options, agreed):
     lenders = () if options.trains else open_engines.training()
     own = device_memory.counted({name: how[name] for name in BUDGETS if name in how}, where, model, lenders)
     replan = functools.partial(memory_plan.plan, layout, drives, who=who(model, run), room=room, device=where, **own)
-    chosen = process_memory.plan(replan, budget, how, room)
+    chosen = process_memory.plan(replan, budget, {**how, "trace": options.trace}, room)
     if overwrite and init.is_run(run):
         init_state.check(layout, model, old)  # that run may have to go before the new one is written
     asked = init.as_given(options.drives) or (making and making.asked)

@@ -13,7 +13,7 @@ import zlib
 
 import torch
 
-from ..drives.state import Buffer
+from ..drives.buffer import Buffer
 from ..errors import LongshoreError
 from ..model import device, random_numbers
 from ..model.blocks import persistent_buffers

@@ -8,7 +8,7 @@ of the committed step, and so with the same bits.
 import math
 
 from .. import native
-from ..drives.state import Buffer
+from ..drives.buffer import Buffer
 from ..native import SEGMENT, ffi, lib
 
 _VALUES = lib.SHORE_SPARSE_BF16

@@ -6,8 +6,8 @@ spilled to the drives, or update the block at once."""
 import contextlib
 
 from ..drives import recovery
+from ..drives.buffer import Buffer
 from ..drives.layout import PIECE
-from ..drives.state import Buffer
 from ..errors import LongshoreError
 from ..native import SEGMENT, ffi, lib
 from ..torch_internals import profiled

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 
 from .. import native
-from ..drives.state import Buffer
+from ..drives.buffer import Buffer
 from ..errors import LongshoreError
 from ..model.absent import StandIn, fetched, is_that_already
 from ..torch_internals import tree_map, wrapper

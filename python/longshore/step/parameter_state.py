@@ -5,8 +5,8 @@ Masters and moments lie on the drives. A write commits them as a step of its own
 import torch
 
 from ..drives import recovery
+from ..drives.buffer import Buffer
 from ..drives.layout import PIECE
-from ..drives.state import Buffer
 from ..errors import LongshoreError, NotFiniteError
 from ..interrupts import whole
 from ..model import hooks
