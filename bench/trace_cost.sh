@@ -9,15 +9,15 @@ perl -e 'print pack("V256", 20240520, 1, 200000, (0) x 253); print pack "v", $_ 
 mkdir "$drives/a" "$drives/b"
 # one FLAGS...: the time that a quarter of a training's steps stay below: what else the machine does prolongs the others
 one() {
-    train "$work/run" --init gpt2-small --batch 4 --seq-len 64 --drive "$drives/a" "$drives/b" --memory 512MiB --steps 24 "$@"
-    metric "$work/run" step_seconds | sed -n 3,23p | sort -g | sed -n 6p
+    train "$work/run" --init gpt2-small --batch 4 --seq-len 64 --drive "$drives/a" "$drives/b" --memory 512MiB --steps 20 "$@"
+    metric "$work/run" step_seconds | sed -n 3,19p | sort -g | sed -n 5p
 }
 for ((round = 0; round < ROUNDS; round++)); do
     if ((round % 2)); then
-        with=$(one --trace 24) without=$(one)
+        with=$(one --trace 20) without=$(one)
     else
-        without=$(one) with=$(one --trace 24)
-        kib=$(($(stat -c %s "$work/run/trace.spans") / 24 / 1024))
+        without=$(one) with=$(one --trace 20)
+        kib=$(($(stat -c %s "$work/run/trace.spans") / 20 / 1024))
     fi
     printf '%.4f s without, %.4f s with a trace of %d KiB a step\n' "$without" "$with" $kib
     calc "$with / $without" >>"$work/ratios"
