@@ -56,6 +56,13 @@ for memory in 512MiB "$least"; do
     held_up drive "drive, $memory" "$drive" --memory "$memory" --drive "${d[0]}"
     held_up 'forward|backward' "processor, $memory" "$processor" --memory "$memory" --drive "${d[0]}"
 done
+# What backward computes again has its own charge; where everything is kept, there is none.
+for memory in 512MiB "$least"; do
+    rm -rf "$place"/run "$place"/d[12]/*
+    must train "${common[@]}" --steps 3 --offload off --memory "$memory" --drive "${d[0]}" --out "$place/run"
+    again=$(charged "$place/run" | awk '$2 == "again" {a = $1} $2 == "forward" {f = $1} END {print (a > f / 10 ? "some" : "none")}')
+    same "computed again, $memory" "$again" "$([ "$memory" = 512MiB ] && echo none || echo some)"
+done
 held_up link "link, update host" "$link" --memory 512MiB --update host --drive "${d[@]}"
 held_up drive "drive, update host" "$drive" --memory 512MiB --update host --drive "${d[@]}"
 held_up update "update on the host" '{"host-update": {"rate": "2MB", "buffers": 2}}' --memory 512MiB --update host --drive "${d[0]}"
