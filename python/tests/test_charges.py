@@ -12,6 +12,8 @@ import longshore
 import models
 from longshore import native
 from longshore.native import lib, text
+from longshore.ranks.launch import ranks
+from rank_processes import results
 
 UPDATE = "longshore: update"
 NAMES = [text(lib.shore_charge_name(charge)) for charge in range(lib.SHORE_CHARGES)]
@@ -281,3 +283,16 @@ def test_a_trace_is_of_a_number_of_steps(tmp_path, value):
         longshore.resume(tmp_path / "run", trace=value)
     with pytest.raises(ValueError, match="trace= is for a model that trains"):
         engine_of(tmp_path / "run", slow(0.0), trace=1, trains=False, lr=None)
+
+
+def trains_with_a_slow_rank(run):
+    with engine_of(run, slow(0.0)) as engine:
+        for _ in range(4):
+            time.sleep(0.4 * ranks().rank)
+            own_backward(engine, engine(X).sum())
+
+
+def test_waits_for_other_ranks_are_the_links(tmp_path):
+    results(2, trains_with_a_slow_rank, tmp_path / "run")
+    charges = checked(tmp_path / "run")  # rank 0's
+    assert len(charges) == 4 and max(of_step["link"] for of_step in charges[1:]) >= 0.2
