@@ -82,7 +82,8 @@ struct shore__told {
     double seconds, written_bytes, tokens;            /* of all steps */
     double resident_bytes, gpu_bytes;                 /* the most */
     bool emulated;
-    bool of_engine; /* memory_bytes is of what the package holds, and not of the process */
+    bool beside_imports; /* plans are of memory beside what a Python process has imported */
+    bool of_engine;      /* memory_bytes is of what the package holds, and not of the process */
     struct shore__curve loss, val, tokens_rate, steps_rate;
     struct shore__told_step recent[SHORE__TOLD_RECENT];
     uint32_t timed;                /* steps seen that took time */

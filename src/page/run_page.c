@@ -128,20 +128,21 @@ static void put_memory(struct shore__page *p, const struct shore__told *t) {
         parts[n] = (struct shore__bar_part){name, styles[n], value};
         sum += parts[n++].value;
     }
-    double whole = fmax(fmax(t->of_engine ? 0 : budget, sum), t->resident_bytes);
+    double whole = fmax(fmax(t->beside_imports ? 0 : budget, sum), t->beside_imports ? 0 : t->resident_bytes);
     shore__page_put(p, "<section><h3>Memory</h3><p>The process had ");
     shore__say_bytes(p, t->resident_bytes);
-    shore__page_put(p, " at most");
-    if (peak) shore__page_put(p, ", and "), shore__say_bytes(p, peak), shore__page_put(p, " by plan");
-    if (budget)
-        shore__page_put(p, "; the budget%s is ", t->of_engine ? " of what Longshore holds" : ""),
-            shore__say_bytes(p, budget);
+    shore__page_put(p, " at most%s",
+                    t->beside_imports ? ", with what Python and PyTorch take once they are imported" : "");
+    if (peak) shore__page_put(p, "; by plan, "), shore__say_bytes(p, peak);
+    if (peak && t->beside_imports) shore__page_put(p, " beside that");
+    if (budget) shore__page_put(p, "; the budget%s is ", t->of_engine ? " of what Longshore holds" : "");
+    if (budget) shore__say_bytes(p, budget);
     shore__page_put(p, ".</p>");
     if (n) {
-        shore__page_put(p,
-                        "<p class=\"caption\">By plan, when a step needs most%s. The line is what the process had.</p>",
-                        whole > budget || t->of_engine ? "" : ", in a bar as wide as the budget");
-        shore__figure_bar(p, parts, n, whole, t->resident_bytes, shore__say_bytes);
+        shore__page_put(p, "<p class=\"caption\">By plan, when a step needs most%s%s</p>",
+                        t->beside_imports || whole > budget ? "." : ", in a bar as wide as the budget.",
+                        t->beside_imports ? "" : " The line is what the process had.");
+        shore__figure_bar(p, parts, n, whole, t->beside_imports ? 0 : t->resident_bytes, shore__say_bytes);
     }
     shore__page_put(p, "</section>");
 }
@@ -246,7 +247,8 @@ static void put_plan(struct shore__page *p, const struct shore__told *t) {
     compare(p, "a step", planned(t, "step_seconds"), seconds, shore__say_seconds);
     compare(p, "tokens a second", planned(t, "tokens_per_second"),
             seconds > 0 ? usual(t, SHORE__TOLD_TOKENS) / seconds : 0, shore__say_number);
-    compare(p, "memory, at most", planned(t, "peak_bytes"), t->resident_bytes, shore__say_bytes);
+    if (!t->beside_imports)
+        compare(p, "memory, at most", planned(t, "peak_bytes"), t->resident_bytes, shore__say_bytes);
     compare(p, "over the link", planned(t, "link_bytes"), usual(t, SHORE__TOLD_LINK_BYTES), shore__say_bytes);
     compare(p, "read by drives", planned(t, "drive_read_bytes"), usual(t, SHORE__TOLD_READ_BYTES), shore__say_bytes);
     compare(p, "written by drives", planned(t, "drive_write_bytes"), usual(t, SHORE__TOLD_WRITE_BYTES),

@@ -161,6 +161,7 @@ static void describe(struct shore__told *t, const struct shore__run *run) {
                  shore__format_count(run->model->parameters).text);
         return;
     }
+    t->beside_imports = strcmp(shore__contents_maker(run->contents), "longshore.torch") == 0;
     const json_t *engine = json_object_get(run->contents->program, "engine");
     const char *memory_of = json_string_value(json_object_get(engine, "memory_of"));
     t->of_engine = !memory_of || strcmp(memory_of, "process") != 0;

@@ -18,7 +18,7 @@ from ..step.loss_graph import refuse_other
 from ..step.step_cycle import Phase, StepResult
 from ..step.sum_groups import parts_of
 from ..torch_internals import outside_inference_mode, profiled
-from . import checkpoint, export, memory, open_engines, sleep, weights
+from . import checkpoint, export, memory, open_engines, report, sleep, weights
 from .core import Core
 from .engine_surface import Face, with_signature
 
@@ -321,6 +321,22 @@ class Engine(Face):
         """Returns a Memory: the budget, how much of it is in use, and what the process takes beside it."""
         self._core.cycle.open_state("memory")
         return memory.measure(self._core)
+
+    def report(self, *others: str | os.PathLike, tbw: int | str | None = None) -> report.Report:
+        """Returns the page that `longshore report` writes of this run: loss, throughput, where a step's time goes,
+        memory, bytes and wear, plan against truth, what to buy. A notebook shows it.
+
+        The last step is on it once it is committed: settle() before waits for that. It works after close(), too.
+
+        Args:
+            others: directories of other runs, to compare with.
+            tbw: bytes that a drive may write in its life, such as "600TB", to say how many days that is.
+
+        Returns: a Report; its save(path) writes the page.
+        """
+        core = self._core
+        run = core.state.path if core.state is not None else (core.closed_at or [""])[0]
+        return report.report([run, *others], tbw)
 
     @whole
     @outside_inference_mode
