@@ -307,8 +307,26 @@ def test_the_command_has_flags_for_what_a_script_does_to_its_model(tmp_path, cap
     assert adapters["drive_write_bytes"] < plain["drive_write_bytes"]
     assert adapters["parameters"] > plain["parameters"]
     assert told("--memory-of", "process", "--memory", "1GiB")["engine_minimum_bytes"] == plain["minimum_bytes"]
-    assert planning.main([*given, "--lora", "0"]) == 2
-    assert "lora=0; it is the rank of adapters, 1 or more" in capsys.readouterr().err
+    refused = {
+        "--lora 0": "--lora 0; it is the rank of adapters, 1 or more",
+        "--lora 9999": "--lora 9999; a rank is at most the width of the layers' matrices",
+        "--memory much": "--memory 'much' is not a size",
+        "--memory-of x": '--memory-of must be "engine" or "process"',
+        "--device cpu --gpu-memory 1GB": "plan: --gpu-memory is for a model that computes on an accelerator",
+    }
+    for flags, said in refused.items():
+        assert planning.main([*given, *flags.split()]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_a_model_that_cannot_be_made_on_the_meta_device_is_one_sentence(monkeypatch):
+    def make(self, config):
+        raise RuntimeError("reads its weights\nand more")
+
+    model = models.llama()
+    monkeypatch.setattr(type(model), "__init__", make)
+    with pytest.raises(ValueError, match=r"cannot be made on the meta device \(reads its weights\): make it yourself"):
+        longshore.plan(model.config)
 
 
 def test_python_m_longshore_plan(tmp_path):

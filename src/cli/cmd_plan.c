@@ -74,6 +74,7 @@ static int print(json_t *figures, bool as_json) {
     if (as_json) return shore__cli_print_json(figures);
     char *json = json_dumps(figures, 0), *text = json ? shore_plan_table(json) : NULL;
     if (text) fputs(text, stdout);
+    fflush(stdout); /* before what is said on standard error */
     free(json);
     free(text);
     json_decref(figures);

@@ -142,6 +142,10 @@ true_of "days of a drive" "$(key days_until_tbw) > 0"
 refused "drives that live for nothing, without a unit" "--tbw is 600 B: give .*600TB" plan "${shape[@]}" --tbw 600
 refused "drives that live for nothing" "--tbw takes a size" plan "${shape[@]}" --tbw 0
 refused "a drive that may write nothing" "a step alone writes .*8-bit moments" plan "${shape[@]}" --max-writes-per-day 1MiB
+refused "one of the drives" "a step alone writes .*8-bit moments" plan "${shape[@]}" --drive "$place/d" "$place/model" --max-writes-per-day 1TB,1MiB
+must plan "${shape[@]}" --max-writes-per-day 1TB --json
+grep -q '"bound":"max_writes_per_day"' "$place/log" && ok "steps wait" || fail "steps do not wait"
+true_of "as long as they have to" "$(key written_bytes_per_day) <= 1000000000000 && $(key written_bytes_per_day) > 999999000000"
 refused "as train does" "a step alone writes .*8-bit moments" "${train[@]}" --max-writes-per-day 1MiB --out "$place/no"
 echo '{"drves": []}' >"$place/bad.json"
 refused "a machine with unknown keys" 'did you mean "drives"' plan "${shape[@]}" --machine "$place/bad.json"

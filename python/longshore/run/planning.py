@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,7 +33,7 @@ from .wrap import BUFFERS_BYTES, wrap
 FLAGS = {
     **dict.fromkeys(["memory", "gpu-memory", "pinned-memory", "activation-room"], "SIZE"),
     "memory-of": "engine|process",
-    "activations": "memory|drives",
+    "activations": "memory|host|drives|auto",
     "optimizer": "NAME",
     "storage": "fp32|bf16",
     "moments": "fp32|8bit",
@@ -148,8 +149,17 @@ def _case(model, batch, machine, loss_fn, lora, given):
     budgets = _budgets(model, options, machine, device)
     if not machine.named:
         shared_budget.within(memory or 0)
+    if lora:
+        _refuse_rank(lora, blocks)
     case = forecast.Case(name, blocks, trace, how, machine, drives, memory, device, room=room, whole=whole, **budgets)
     return replace(case, **forecast.adapted(case, lora)) if lora else case
+
+
+def _refuse_rank(rank, blocks):
+    shapes = [t.shape for block in blocks if block.layer for t in block.tensors if len(t.shape) == 2]
+    widest = max(map(min, shapes), default=0)
+    if rank > widest:
+        raise ValueError(f"longshore.plan: lora={rank}; a rank is at most the width of the layers' matrices, {widest}")
 
 
 def _trace(model, batch, device, loss_of, layers, blocks):
@@ -193,8 +203,14 @@ def _of_config(config):
 
     named = next(iter(getattr(config, "architectures", None) or ()), "")
     kind = getattr(transformers, named, None)
-    with torch.device("meta"):
-        return kind(config) if kind is not None else transformers.AutoModelForCausalLM.from_config(config)
+    try:
+        with torch.device("meta"):
+            return kind(config) if kind is not None else transformers.AutoModelForCausalLM.from_config(config)
+    except Exception as failure:  # whatever a model's own code raises
+        raise ValueError(
+            f"longshore.plan: {named or type(config).__name__}: the model cannot be made on the meta device "
+            f"({native.first_line(failure)}): make it yourself, and give longshore.plan() that"
+        ) from None
 
 
 def _batch(model, batch):
@@ -285,6 +301,17 @@ def _too_little(budget, least, cases):
     )
 
 
+def _in_flags(said):
+    """A sentence about arguments of plan(), about flags."""
+    said = re.sub(r"^(longshore\.plan|wrap): ", "", said)
+    for name in ("tbw", "lora", "drives", "machine", *(name.replace("-", "_") for name in FLAGS)):
+        flag = f"--{name.replace('_', '-')}"
+        said = re.sub(rf"\b{name}=(?=\W*(\s|$))", flag, said)
+        said = re.sub(rf"\b{name}=", f"{flag} ", said)
+        said = re.sub(rf"^{name}\b", flag, said)
+    return said
+
+
 def main(arguments):
     """python -m longshore plan MODEL|CONFIG ...: prints the plan. Returns the exit status."""
     import argparse
@@ -324,8 +351,7 @@ def main(arguments):
         most = getattr(model.config, "max_position_embeddings", None) or SEQUENCE[1]
         found = plan(model, (sequences, length or min(SEQUENCE[1], most)), **given)
     except (LongshoreError, ValueError, OSError) as failure:
-        why = native.first_line(failure).removeprefix("longshore.plan: ")
-        print(f"python -m longshore plan: {why}", file=sys.stderr)
+        print(f"python -m longshore plan: {_in_flags(native.first_line(failure))}", file=sys.stderr)
         return 2
     found = forecast.Forecast({**found, "model": name})
     print(json.dumps(dict(found)) if as_json else found)
