@@ -1,7 +1,7 @@
 /* A page about runs: what metrics.jsonl and plan.json say, as HTML that needs nothing else.
  *
  * text.c: the page as it grows, and escapes. curve.c: steps, thinned. told.c: a run's files, read. figures.c: charts
- * and bars. run_page.c: what is said of a run. page.c: the API of report.h. */
+ * and bars. lanes.c: a step that was traced. run_page.c: what is said of a run. page.c: the API of report.h. */
 #ifndef SHORE_PAGE_PAGE_H
 #define SHORE_PAGE_PAGE_H
 
@@ -127,6 +127,11 @@ void shore__say_seconds(struct shore__page *p, double seconds);
 void shore__say_bytes(struct shore__page *p, double bytes);
 /* Three digits; from 100 on whole, with commas. */
 void shore__say_number(struct shore__page *p, double value);
+
+/* ---- lanes.c ----------------------------------------------------------------------------------------------------- */
+
+/* The lanes of the last step that was traced, if any was. */
+void shore__page_lanes(struct shore__page *p, const char *run);
 
 /* ---- run_page.c -------------------------------------------------------------------------------------------------- */
 

@@ -320,6 +320,7 @@ void shore__page_run(struct shore__page *p, const struct shore__told *t, double 
     shore__page_put(p, "</div>");
     if (t->timed) {
         put_step(p, t);
+        shore__page_lanes(p, t->path);
         shore__page_put(p, "<div class=\"pair\">");
         put_memory(p, t);
         put_bytes(p, t, tbw_bytes);

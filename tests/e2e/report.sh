@@ -42,14 +42,14 @@ PY
 }
 says() { if grep -qF -- "$2" "$3"; then ok "$1"; else fail "$1: no '$2' in $3"; fi; }
 
-must train "${shape[@]}" --out a --steps 6 --val-share 0.2 --eval-every 2
+must train "${shape[@]}" --out a --steps 6 --val-share 0.2 --eval-every 2 --trace 2
 must train "${shape[@]}" --out '<b>"x&y"</b>' --steps 3 --memory 256MiB
 for key in peak_bytes step_seconds what_if memory budget_bytes; do
     says "plan.json has $key" "\"$key\"" a/plan.json
 done
 must report a --tbw 600TB
 same "a page" "$(whole report.html)" ok
-for word in "Loss" "Validation loss" "Throughput" "Where a step" "backward" "Memory" "Bytes and wear" "days." "Plan and truth" "What to buy" "step 6 of 6"; do
+for word in "Loss" "Validation loss" "Throughput" "Where a step" "backward" "Memory" "Bytes and wear" "days." "Plan and truth" "What to buy" "step 6 of 6" "Lanes of step 6" "charged to" "drive_read 1"; do
     says "the page" "$word" report.html
 done
 must report a '<b>"x&y"</b>' -o two.html
@@ -65,9 +65,11 @@ says "a run's path" "copies/a" same.html
 cp -r a damaged
 { head -n 2 a/metrics.jsonl; printf 'x<script>\n\0\xff\n{"step":3\n'; tail -n 2 a/metrics.jsonl; printf '{"step":99,"lo'; } >damaged/metrics.jsonl
 printf '{"memory": {"<script>": 1e300, "logits": -1}, "what_if": 3' >damaged/plan.json
+head -c 4000 /dev/urandom >damaged/trace.spans
 must report damaged -o damaged.html
 same "a damaged run" "$(whole damaged.html)" ok
 says "damaged lines" "3 lines of metrics.jsonl are damaged" damaged.html
+says "a damaged trace" "trace of its last steps is damaged" damaged.html
 says "a damaged plan" "plan.json cannot be read" damaged.html
 cp -r a older
 sed -i 's/"charges":{[^}]*},//' older/metrics.jsonl
