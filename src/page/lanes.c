@@ -74,12 +74,14 @@ static void put_lanes(struct shore__page *p, const struct shore__trace_read *t) 
         (unsigned long long)step.amount);
     shore__say_seconds(p, (double)(step.end_ns - step.begin_ns) * 1e-9);
     shore__page_put(p, ".</p><table class=\"lanes\">");
-    for (size_t i = 0, end; i < n && rows++ < ROWS_MOST; i = end) {
+    size_t i = 0;
+    for (size_t end; i < n && rows++ < ROWS_MOST; i = end) {
         for (end = i; end < n && lane_of(&t->spans[end]) == lane_of(&t->spans[i]);)
             end++;
         put_row(p, t, &t->spans[i], end - i, &step);
     }
-    shore__page_put(p, "</table></section>");
+    shore__page_put(p, "</table>%s</section>",
+                    i < n ? "<p class=\"none\">The lanes of further drives are left out.</p>" : "");
 }
 
 void shore__page_lanes(struct shore__page *p, const char *run) {
