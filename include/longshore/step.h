@@ -104,6 +104,7 @@ struct shore_step_options {
      * SHORE_STEP_TAKEN: the caller has done what there is to do. It may call any function of the step but those of this
      * header that land. NULL: nothing is done before. Errors: its own. */
     int (*landed)(void *ctx, uint32_t unit, uint64_t tag, struct shore_diag *diag);
+    uint64_t aside_bytes; /* beyond room_bytes, for gradients that were put aside, until they have left */
 };
 #define SHORE_STEP_WHOLE 1
 #define SHORE_STEP_TAKEN 1
@@ -181,10 +182,15 @@ enum shore_step_way {
 
 /* The whole unit was added. Decides where it waits for the norm, or sends it. more_bytes: memory that gradients outside
  * of the step's buffers take now beyond what was added of them (less: negative). If all of them take more than
- * options.room_bytes, this one goes to the drives, and the call waits until enough has left. Errors: those of
- * shore_fleet_update() and of shore_fleet_spill(); the error of a failed spill, or SHORE_ELINK of any request. */
+ * options.room_bytes, this one goes to the drives, and the call waits until those that have not left take no more than
+ * options.aside_bytes beyond. Errors: those of shore_fleet_update() and of shore_fleet_spill(); the error of a failed
+ * spill, or SHORE_ELINK of any request. */
 int shore_step_complete(struct shore_step *step, uint32_t unit, int64_t more_bytes, enum shore_step_way *way,
                         struct shore_diag *diag);
+
+/* Waits, as far as these gradients and more_bytes together take more than room_bytes, until some that are put aside have
+ * left. more_bytes: as of shore_step_complete(). */
+void shore_step_wait_for_room(struct shore_step *step, int64_t more_bytes, uint64_t room_bytes);
 
 /* A copy of a gradient that is under way from options.device. */
 struct shore_step_landing {

@@ -93,6 +93,7 @@ int shore_step_add(struct shore_step *s, uint32_t unit, const struct shore_step_
     u->now.had = true;
     u->stays = g->stays;
     u->more = g->more;
+    u->leaves = false;
     shore__step_enter(s, PHASE_GATHERING);
     if (g->more || !count) return 0;
     shore__unit_count_range(u, segment, count);
@@ -122,10 +123,11 @@ int shore_step_groups(struct shore_step *s, uint32_t unit, const struct shore_hy
 
 /* ---- where they wait --------------------------------------------------------------------------------------------- */
 
-static uint64_t held_bytes(const struct shore_step *s) {
+/* aside: also of those that leave. */
+static uint64_t held_bytes(const struct shore_step *s, bool aside) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < s->nunits; i++)
-        bytes += s->units[i].bytes;
+        bytes += aside || !s->units[i].leaves ? s->units[i].bytes : 0;
     return bytes;
 }
 
@@ -137,10 +139,10 @@ uint64_t shore_step_bytes(const struct shore_step *s, uint32_t unit) {
 /* Waits, as far as memory requires, until leaving gradients have left and nothing reads them. A gradient that left
  * earlier still counts until then, so what is put aside never depends on the speed of the drives. Starts with the last
  * units: backward completes them first. */
-static void wait_for_room(struct shore_step *s, int64_t more_bytes) {
-    uint64_t held = held_bytes(s) + (uint64_t)more_bytes;
+void shore_step_wait_for_room(struct shore_step *s, int64_t more_bytes, uint64_t room_bytes) {
+    uint64_t held = held_bytes(s, true) + (uint64_t)more_bytes;
     bool aside;
-    for (uint32_t i = s->nunits; i-- > 0 && held > s->options.room_bytes;) {
+    for (uint32_t i = s->nunits; i-- > 0 && held > room_bytes;) {
         uint64_t before = s->units[i].bytes;
         if (!before) continue;
         shore_step_aside(s, i, &aside, NULL);
@@ -181,7 +183,7 @@ int shore_step_complete(struct shore_step *s, uint32_t unit, int64_t more_bytes,
         .may_be_gone = s->may_be_gone,
         .stays = u->stays || s->options.all_fit,
         .fits = s->options.nbuffers ? shore__buffers_left(s) >= SHORE__BUFFERS_TO_GO_ON
-                                    : held_bytes(s) + (uint64_t)more_bytes <= s->options.room_bytes,
+                                    : held_bytes(s, false) + (uint64_t)more_bytes <= s->options.room_bytes,
     };
     enum shore__unit_way decided = shore__unit_way(&facts);
     static const enum shore_step_way ways[] = {[UNIT_IS_SENT] = SHORE_STEP_SENT,
@@ -193,8 +195,10 @@ int shore_step_complete(struct shore_step *s, uint32_t unit, int64_t more_bytes,
     s->given_up |= decided == UNIT_IS_GIVEN_UP;
     s->may_be_gone |= decided == UNIT_IS_SENT && s->options.computes_again && !s->options.all_fit && !u->stays;
     if (decided == UNIT_IS_SENT || decided == UNIT_IS_SENT_AND_GOES_ASIDE) rc = shore__unit_send_all(u, 1, diag);
-    if (!rc && *way == SHORE_STEP_ASIDE) rc = shore__unit_put_aside(u, diag);
+    u->leaves = *way == SHORE_STEP_ASIDE;
+    if (!rc && u->leaves) rc = shore__unit_put_aside(u, diag);
     if (!rc) check_way(u, decided);
-    if (!rc && !s->options.nbuffers) wait_for_room(s, more_bytes);
+    if (!rc && !s->options.nbuffers)
+        shore_step_wait_for_room(s, more_bytes, s->options.room_bytes + s->options.aside_bytes);
     return rc;
 }

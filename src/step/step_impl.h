@@ -55,6 +55,7 @@ struct unit {
     struct readers readers[2]; /* of the current step, and of the made one: see step->hand */
     struct held_state *state;  /* state of its last segments, or NULL */
     bool complete;             /* in this step: no other segments of it come */
+    bool leaves;               /* or has left: it was put aside when it was complete */
     bool was_complete;         /* since the step was opened: it is in step->completed */
 };
 

@@ -12,7 +12,7 @@ void shore__unit_clear(struct unit *u) {
     u->now.ngather = u->now.ngroups = 0;
     u->now.gathered = u->now.had = u->now.here = false;
     u->place = PLACE_NONE;
-    u->counted = u->stays = u->more = u->sent = u->complete = false;
+    u->counted = u->stays = u->more = u->sent = u->complete = u->leaves = false;
     u->buffer = -1;
     u->bytes = 0;
 }

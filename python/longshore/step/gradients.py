@@ -122,9 +122,22 @@ class Gradients(HookSide, ScriptSide):
                 self._reclaim(handle.block.number)
             if block.follows(handle.index, place.group):
                 self._read_spilled(handle.block.number)
+            if self._any_spilled and self.over_ranks is None and not block.held:
+                self._make_room(handle.block.number)
         block.add(handle.index, g, place.group, lent=self.landing is not None and self.landing.lent(g))
         block.arrived.add(handle.index)
         block.fired[handle.index] = block.fired.get(handle.index, 0) + 1
+
+    def _make_room(self, coming=None):
+        """Waits until gradients that leave memory have made room: for a block whose gradients begin to come, beside
+        others that do, or for what comes after a pass."""
+        room, more = self.room, self._more_bytes()
+        if coming is not None:
+            room += self.streams.core().plan.aside_bytes
+            begun = {n for n, block in enumerate(self.blocks) if block.held and not block.added} | {coming}
+            more += sum(4 * self.streams.layout.elems(n) - self.blocks[n].nbytes for n in begun)
+        self.step.tell(lib.shore_step_wait_for_room, more, room)
+        self._drop_unneeded()
 
     def _is_complete(self, number):
         fired = self.local[number].fired
@@ -197,6 +210,8 @@ class Gradients(HookSide, ScriptSide):
             if block.fired and not self._is_complete(number):
                 self.complete(number, place)
             self.local[number].fired.clear()
+        if self._any_spilled and self.over_ranks is None:
+            self._make_room()
 
     def end_of_backward(self):
         """Ends a pass: hides the blocks, and shows the gradients as p.grad."""
@@ -326,6 +341,7 @@ class Gradients(HookSide, ScriptSide):
             state,
             self._encode if core.compression else None,
             room_bytes=self.room,
+            aside_bytes=core.plan.aside_bytes if self.over_ranks is None else 0,
             speculate=self.speculate,
             sums=self.over_ranks.sums if self.over_ranks else ffi.NULL,
             landed=self._landed if self.landing else None,
