@@ -132,9 +132,9 @@ class Case:
         """Those of what the engine holds, and of PyTorch's part beside it."""
         began, needs = time.perf_counter(), self.needs(shares)
         planned = needs.planned(budget, self._there(needs.layout), self.machine.handle(self.device))
-        program, rows, made, code, diag, chosen = planned
+        program, rows, made, code, diag, chosen, times = planned
         native.check(code, diag)
-        times, memory, sums = times_of(made), self._memory(needs, program, made), sums_of(made)
+        memory, sums = self._memory(needs, program, made), sums_of(made)
         fates = {name: fate_of(made, row) for name, row in rows.items() if row is not None}
         lanes: dict[str, float] = {}
         for lane, took in zip(native.LANES, times.lane_seconds):  # those of one name count as the busier one
@@ -150,7 +150,7 @@ class Case:
             "memory": memory,
             "disk_bytes": needs.disk_bytes(self.room),
             "drives": len(self.drives),
-            "link_bytes": self._link_bytes(needs, times, fates),
+            "link_bytes": self._link_bytes(needs, made, fates),
             "drive_read_bytes": times.drive_read_bytes,
             "drive_write_bytes": times.drive_write_bytes,
             "parameters": sum(t.elems for block in self.blocks for t in block.tensors if not block.buffers),
@@ -164,7 +164,7 @@ class Case:
             "plan_seconds": time.perf_counter() - began,
         }
 
-    def _link_bytes(self, needs, times, fates):
+    def _link_bytes(self, needs, made, fates):
         """Bytes between the host and the drives, as metrics count them: elements, without the rest of their segments.
         What has memory takes other ways."""
         layout = needs.layout
@@ -178,7 +178,9 @@ class Case:
         spilled = gradients * (1 - min(fates["gradients"].bytes / padded, 1)) if padded else 0
         handed_back, _ = self._fetched_bytes(needs, [b for b in trained if b not in moves])
         nbytes, segments = self._fetched_bytes(needs, moves)
-        fetched = (times.link_bytes - padded) * nbytes / max(segments, 1)
+        times = times_of(made)
+        stay = sum(needs.page_bytes(b) for b in trained if b not in moves)
+        fetched = (times.link_bytes - padded - stay) * nbytes / max(segments, 1)
         return int((gradients + spilled + handed_back) * on_drives + state + fetched)
 
     def _fetched_bytes(self, needs, blocks):

@@ -16,7 +16,7 @@ from ..drives.state import fleet_options
 from ..errors import BudgetError
 from ..model import cuda
 from ..model.pinned import ALIGN
-from ..native import lib
+from ..native import ffi, lib
 from ..ranks.launch import ranks
 from ..step.compression import memory_bytes as compression_bytes
 from ..step.optimizer_table import OPTIMIZERS
@@ -25,7 +25,7 @@ from . import machine as machines, open_engines, shared_budget
 from .device_memory import DeviceBudget
 from .options import DTYPE_OF
 from .pinned_parts import divide, left
-from .step_program import ALL_BYTES, StepProgram, fate_of, sums_of, times_of, update_bytes
+from .step_program import ALL_BYTES, Held, StepProgram, fate_of, sums_of, times_of, update_bytes
 
 POOL_BYTES = 16 << 20, 1 << 30  # least and most memory that activations of a CPU pass through on their way to drives
 PINNED_POOL_BYTES = 16 << 20, 1 << 40  # the same of a device's: the budget sets the most, and "host" keeps them there
@@ -156,10 +156,24 @@ class Needs:
         self.fleet.scratch_bytes = room
         return lib.shore_fleet_disk_bytes(self.layout.c, self.fleet)
 
-    def described(self, memory=0, way=None):
+    def times(self, fates, memory, there=ALL_BYTES, machine=ffi.NULL, way=None):
+        """The struct shore_plan_times of a step with these fates: {name: fate of a row of described()}."""
+        count = {name: fates[name].count for name in ("pages", "slots") if fates.get(name) is not None}
+        stay, fixed = count.get("pages", 0) >= len(self.layout.layers()), self.fixed
+        state = None if self.compression else fates["spare"].bytes
+        held = Held(fates["gradients"].bytes, state, self.block, stay)
+        self.fixed = {f"{name} of layers": n for name, n in count.items()}
+        try:
+            made, code, diag = self.described(memory, way, held)[0].plan(memory, there, machine)
+        finally:
+            self.fixed = fixed
+        native.check(code, diag)
+        return times_of(made)
+
+    def described(self, memory=0, way=None, held=None):
         """Returns (the StepProgram for a budget, {name: its tensor that plan() asks for}, the least that works). way:
-        that of activations, if they are planned, too."""
-        given = self.trace, self.fixed, self.offloads and self.activations != "host"
+        that of activations, if they are planned, too. held: as a StepProgram takes it; then the least is 0."""
+        given = self.trace, self.fixed, self.offloads and self.activations != "host", held
         program = StepProgram(self.layout, self.page_bytes, self.fleet, self.one_memory, *given)
         backward, rows = [operation for operation, _ in program.backward], {}
         passing = {"by": backward, "stays": False}
@@ -184,11 +198,15 @@ class Needs:
         # a gradient that is not in memory is written to a drive, and state is read there; it is written either way
         written = {"saves_lane": lib.SHORE_LANE_DRIVE_WRITE, "saves": 1}
         read = {"saves_lane": lib.SHORE_LANE_DRIVE_READ, "saves": self.state / max(self.most_state, 1)}
-        rows["gradients"] = program.add("gradients", 0, self.gradients, **passing, **written)
-        rows["spare"] = program.add("state", 0, self.spare, by=backward, **read)
+        if held is not None:
+            program.add("gradients", held.gradients, **passing)
+            program.add("state", held.state or 0, by=backward)
+        else:
+            rows["gradients"] = program.add("gradients", 0, self.gradients, **passing, **written)
+            rows["spare"] = program.add("state", 0, self.spare, by=backward, **read)
         if way is not None:
             self.whole.describe(program, way)
-        return program, rows, sums_of(program.plan(0)[0]).minimum_bytes
+        return program, rows, 0 if held is not None else sums_of(program.plan(0)[0]).minimum_bytes
 
     def ways(self):
         """Ways to describe the step."""
@@ -199,14 +217,17 @@ class Needs:
         return min(self.described(way=way)[2] for way in self.ways())
 
     def planned(self, memory, there, machine):
-        """(program, rows, plan, code, diag, the Chosen of activations) for this many bytes: of the way whose step is
-        shortest, or if none fits, that needs least."""
+        """(program, rows, plan, code, diag, the Chosen of activations, times) for this many bytes: of the way whose step
+        is shortest, or if none fits, that needs least."""
         found = []
         for way in self.ways():
             program, rows, least = self.described(memory, way)
             made, code, diag = program.plan(memory, there, machine)
-            rank = (1, least) if code else (0, times_of(made).step_seconds)
-            found.append((rank, program, rows, made, code, diag, way and self.whole.chosen(made, way)))
+            chosen = way and self.whole.chosen(made, way)
+            fates = {name: fate_of(made, row) for name, row in rows.items() if row is not None}
+            times = None if code else self.times(fates, memory, there, machine, way)
+            rank = (1, least) if code else (0, times.step_seconds)
+            found.append((rank, program, rows, made, code, diag, chosen, times))
         return min(found, key=lambda each: each[0])[1:]
 
     def beside(self, whole, nbytes):
@@ -306,7 +327,7 @@ def plan(
     by_default = _half_of_free(gpu_memory, memory) if unified else None
     memory = shared_budget.within(memory or by_default, least)
     rates = machines.of(None).handle(device)
-    program, rows, made, code, diag, chosen = needs.planned(memory, max(there, one_slot), rates)
+    program, rows, made, code, diag, chosen, _ = needs.planned(memory, max(there, one_slot), rates)
     native.check(code, diag)
     least_slots = int(least_there == one_slot)
 
@@ -328,10 +349,10 @@ def plan(
             step, of, _ = needs.described(memory)
             plan, wrong, why = step.plan(memory, max(there, one_slot), rates)
             native.check(wrong, why)
-            times = times_of(plan)
-            held = {name: fate_of(plan, of[name]) for name in ("pages", "gradients", "spare") if of[name] is not None}
+            held = {name: fate_of(plan, row) for name, row in of.items() if row is not None}
             spare, most = held["spare"].bytes, sums_of(plan).total_bytes
             count = held["pages"].count if "pages" in held else 1
+            times = needs.times(held, memory, max(there, one_slot), rates)
             found.append(Division(count, held["gradients"].bytes, spare, most - spare, times))
         return found
 

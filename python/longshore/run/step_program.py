@@ -4,21 +4,36 @@ With a Trace, units come in the order in which they run, with what they compute.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from .. import native
 from ..model.trace import Unit
 from ..native import ffi, lib
 
 ALL_BYTES = 2**64 - 1  # a budget that holds everything
-PLACES = lib.SHORE_PLACES  # keys up to here are those of buffers, by place
+PLACES = lib.SHORE_PLACES  # keys up to here are those of buffers, by place; the next two are other classes'
+LEAVING = 1 << 16  # groups of gradients that leave: of layers, and of other blocks
+NORM_ROWS = 4096  # of work in memory that no cache has
+LEAST_STATE = 4 << 20  # of a block; less is not held (src/step/held_state.c)
+
+
+@dataclass
+class Held:
+    """What a division of the budget holds in memory, in bytes. Without it, a StepProgram is one that divides."""
+
+    gradients: int  # of blocks that wait there until the norm is known
+    state: int | None  # None: none ever is
+    aside: int  # of gradients on their way to the drives
+    pages_stay: bool  # each layer has a page of its own
 
 
 class StepProgram:
     """A step: its operations, and what they hold. The engine allocates all of it; the library decides how much."""
 
-    def __init__(self, layout, page_bytes, fleet, one_memory, trace=None, fixed=(), offloads=False):
+    def __init__(self, layout, page_bytes, fleet, one_memory, trace=None, fixed=(), offloads=False, held=None):
         """page_bytes(block): bytes of a block as it is fetched. fleet: the struct shore_fleet_options. one_memory:
         modules compute in the host's pages. trace: the Trace of a step. fixed: {name: how many buffers, or bytes of an
-        amount, there are whatever the budget}. offloads: activations go to the drives."""
+        amount, there are whatever the budget}. offloads: activations go to the drives. held: the Held."""
         self._fixed, self.rows = dict(fixed), []  # (name, tensor) of all that add() added
         self._program, self._names = ffi.gc(lib.shore_program_new(), lib.shore_program_free), []
         self._layout, self._page_bytes, self._fleet, self._one_memory = layout, page_bytes, fleet, one_memory
@@ -33,9 +48,17 @@ class StepProgram:
         if trace and offloads and goes_back:
             self._offload([unit for unit, _ in units])
         # the last backward of a block sends its gradients
-        self._sender = {b: operation for operation, blocks in self.backward for b in blocks if layout.blocks[b].trains}
-        for b, operation in self._sender.items():
-            self._sends(operation, b)
+        sender = {b: operation for operation, blocks in self.backward for b in blocks if layout.blocks[b].trains}
+        order = sorted(sender, key=lambda b: sender[b])
+        self._layers = set().union(*layout.sides())
+        aside, state = (set(), {}) if held is None else (self._aside(order, held), self._state(order, held))
+        # state in memory is updated once the norm is known
+        self._updater = {b: self.all[-1] if state.get(b) else operation for b, operation in sender.items()}
+        for b in order:
+            if not (trace and any(unit.seconds for unit, _ in units)):
+                self._computes(sender[b], kind=lib.SHORE_WORK_ROWS, work=4 * layout.elems(b), rows=NORM_ROWS)
+            self._sends(self._updater[b], b, held is None or b in aside, state.get(b, 0.0))
+        self._leave(sender, [b for b in order if b in aside], held)
 
     def _name(self, name):
         self._names.append(ffi.new("char[]", name.encode()))
@@ -66,20 +89,62 @@ class StepProgram:
                 self._costs(operation, bus, unit.saved_bytes, int(not self._one_memory))
                 self._costs(operation, drive, unit.saved_bytes, self._fleet.ndrives)
 
-    def _sends(self, operation, block):
-        """Adds the work behind the last backward of a block: the way of its gradients, and its update. Both are as if
-        nothing of them stayed in memory; rows of memory_plan.py say what they save."""
+    def _aside(self, order, held):
+        """The blocks whose gradients wait on the drives: memory has no room for them as they come."""
+        aside, room = set(), held.gradients
+        for b in order:
+            nbytes = 4 * self._layout.c.blocks[b].elems
+            if nbytes > room:
+                aside.add(b)
+            else:
+                room -= nbytes
+        return aside
+
+    def _state(self, order, held):
+        """{block: the part of its state that stays in memory}: as shore_step_hold_state() holds it, of blocks whose
+        pages stay, those first that backward completes last."""
+        parts, layout = {}, self._layout
+        if held.state is None:
+            return parts
+        most = sum(layout.c.blocks[b].elems * layout.blocks[b].dtype.itemsize for b in order)
+        room = held.state + (held.gradients - most + held.aside if most <= held.gradients else 0)
+        for b in reversed(order):
+            each = update_bytes(layout, self._fleet, b)[1] // max(layout.segments[b], 1)
+            count = min(room // each, layout.segments[b]) if each else 0
+            if count * each >= LEAST_STATE and (held.pages_stay or b not in self._layers):
+                parts[b] = count / layout.segments[b]
+                room -= count * each
+        return parts
+
+    def _leave(self, sender, blocks, held):
+        """Lets the next block's gradients wait for room beside those that leave. Rows of memory_plan.py have their
+        bytes."""
+        layers = [b for b in blocks if b in self._layers]
+        for group, of in ((LEAVING, layers), (LEAVING + 1, [b for b in blocks if b not in self._layers])):
+            if of:
+                n = max(1, held.aside // max(4 * self._layout.elems(b) for b in of))
+                self.add("leaving gradients", least=n, most=n, group=group, buffers=True)
+            for b in of:
+                piece = self.add("leaving gradients", ways=lib.SHORE_WAY_MOVE, group=group, key=PLACES + 2)
+                lib.shore_program_makes(self._program, sender[b], piece)
+
+    def _sends(self, operation, block, aside, state):
+        """Adds the work behind a block's backward: the way of its gradients, and its update. aside: they wait on the
+        drives. state: the part that is in memory, and updated there. In a program that divides, rows of memory_plan.py
+        say what memory saves of it."""
         elems, (read, written) = self._layout.elems(block), update_bytes(self._layout, self._fleet, block)
+        here = int(elems * state)
         self._costs(operation, lib.SHORE_LANE_BUS_OUT, 4 * elems, int(not self._one_memory))
-        self._costs(operation, lib.SHORE_LANE_LINK_IN, 4 * elems)
-        self._costs(operation, lib.SHORE_LANE_DRIVE_WRITE, 4 * elems, self._fleet.ndrives)  # where it waits
-        self._costs(operation, lib.SHORE_LANE_DRIVE_READ, read, self._fleet.ndrives)
-        self._costs(operation, lib.SHORE_LANE_DRIVE_UPDATE, elems, self._fleet.ndrives)
+        self._costs(operation, lib.SHORE_LANE_LINK_IN, 4 * (elems - here) + int(written * state))
+        self._costs(operation, lib.SHORE_LANE_DRIVE_WRITE, 4 * elems * aside, self._fleet.ndrives)
+        self._costs(operation, lib.SHORE_LANE_DRIVE_READ, int(read * (1 - state)), self._fleet.ndrives)
+        self._costs(operation, lib.SHORE_LANE_DRIVE_UPDATE, elems - here, self._fleet.ndrives)
+        self._costs(operation, lib.SHORE_LANE_HOST_UPDATE, here)
         self._costs(operation, lib.SHORE_LANE_DRIVE_WRITE, written, self._fleet.ndrives)
 
     def _costs(self, operation, lane, work, parts=1):
         """Divides work among so many lanes of a kind."""
-        for n in range(parts):
+        for n in range(parts if work else 0):
             lib.shore_program_costs(self._program, operation, lane, n, work // parts + (n < work % parts))
 
     def of(self, blocks):
@@ -88,7 +153,7 @@ class StepProgram:
 
     def add(self, name, size=0, full=0, place=lib.SHORE_PLACE_PLAIN, by=(), stays=True, key=0, own=True, **members):
         """by: the operations that read it. stays: it is there all the time, and not only from the first to the last of
-        them. key: that of tensors of one class, at most PLACES + 1; 0: one of its own. own: its memory is its own, so
+        them. key: that of tensors of one class, at most PLACES + 2; 0: one of its own. own: its memory is its own, so
         that it counts all the time, too."""
         if name in self._fixed and members.get("buffers"):
             members["least"] = members["most"] = max(1, min(self._fixed[name], members["most"]))
@@ -97,7 +162,7 @@ class StepProgram:
         tensor = native.new(
             "struct shore_tensor",
             name=self._name(name),
-            key=key or PLACES + len(self._names),
+            key=key or PLACES + 2 + len(self._names),
             index=len(self._names),
             place=place,
             own=own,
@@ -124,12 +189,16 @@ class StepProgram:
             for b in side:
                 layer = {"ways": lib.SHORE_WAY_MOVE, "by": self.of({b}), "moved_bytes": moved_of(b), **how}
                 layer = self.add("parameters of a layer", bytes_of(b), **layer)
-                if b in self._sender:
-                    lib.shore_program_changes(self._program, self._sender[b], layer)
+                self._changes(b, layer)
             how |= {"by": self.of({*side}), "key": 1 + place, "buffers": True}  # as many of each side
             buffers = self.add(f"{name} of layers", least=1, most=most, **how)
-        self.add("parameters", sum(map(bytes_of, rest)), place=place, by=self.of(rest))
+        for b in sorted(rest):
+            self._changes(b, self.add("parameters", bytes_of(b), place=place, by=self.of({b})))
         return buffers
+
+    def _changes(self, block, tensor):
+        if block in self._updater:
+            lib.shore_program_changes(self._program, self._updater[block], tensor)
 
     def plan(self, memory, there=ALL_BYTES, machine=ffi.NULL):
         """(plan, error code, diagnostic) for this many bytes, and so many there on a device. What is pinned counts in
