@@ -188,8 +188,8 @@ enum shore_step_way {
 int shore_step_complete(struct shore_step *step, uint32_t unit, int64_t more_bytes, enum shore_step_way *way,
                         struct shore_diag *diag);
 
-/* Waits, as far as these gradients and more_bytes together take more than room_bytes, until some that are put aside have
- * left. more_bytes: as of shore_step_complete(). */
+/* Waits until gradients that were put aside have left, as far as all of them and more_bytes together take more than
+ * room_bytes. more_bytes: as of shore_step_complete(). */
 void shore_step_wait_for_room(struct shore_step *step, int64_t more_bytes, uint64_t room_bytes);
 
 /* A copy of a gradient that is under way from options.device. */

@@ -198,7 +198,8 @@ int shore_step_complete(struct shore_step *s, uint32_t unit, int64_t more_bytes,
     u->leaves = *way == SHORE_STEP_ASIDE;
     if (!rc && u->leaves) rc = shore__unit_put_aside(u, diag);
     if (!rc) check_way(u, decided);
-    if (!rc && !s->options.nbuffers)
-        shore_step_wait_for_room(s, more_bytes, s->options.room_bytes + s->options.aside_bytes);
+    uint64_t room = s->options.room_bytes + s->options.aside_bytes;
+    if (room < s->options.aside_bytes) room = UINT64_MAX;
+    if (!rc && !s->options.nbuffers) shore_step_wait_for_room(s, more_bytes, room);
     return rc;
 }

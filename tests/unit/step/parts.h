@@ -174,6 +174,7 @@ static inline void open_part(struct parts *w, uint32_t number) {
         .speculate = w->part[0].options.speculate,
         .form = w->part[0].options.form,
         .room_bytes = pick(0, 1) ? UINT64_MAX : pick(0, 8) * (uint64_t)SHORE_SEGMENT_ELEMS * 4,
+        .aside_bytes = pick(0, 3) * (uint64_t)SHORE_SEGMENT_ELEMS * 4,
         .keeps_made = pick(0, 1),
         .sums = p->sums,
     };

@@ -122,6 +122,7 @@ static inline void open_world(struct world *w, const struct shore_step_options *
         w->options.nbuffers = pick(1, UNITS), w->options.all_fit = w->options.nbuffers == UNITS;
     else
         w->options.room_bytes = pick(0, 1) ? UINT64_MAX : pick(0, 8) * (uint64_t)SHORE_SEGMENT_ELEMS * 4;
+    if (!w->options.nbuffers) w->options.aside_bytes = pick(0, 3) * (uint64_t)SHORE_SEGMENT_ELEMS * 4;
     assert_ok(w, shore_step_open(w->fleet, w->pages, &w->options, &w->step, &w->diag));
     w->sums = calloc(SEGMENTS, sizeof *w->sums);
     for (uint32_t u = 0; u < UNITS; u++) {
