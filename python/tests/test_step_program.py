@@ -1,12 +1,17 @@
 """The program of a traced step: its units in order, with the blocks that they compute with."""
 
+from dataclasses import replace
+
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import models
+from longshore import native
 from longshore.drives.layout import Layout
 from longshore.model import blocks as tree, trace as tracing
-from longshore.run import memory_plan
-from longshore.run.step_program import StepProgram
+from longshore.native import lib
+from longshore.run import machine, memory_plan
+from longshore.run.step_program import Held, StepProgram, update_bytes
 from test_memory_plan import FLEET, plan
 
 
@@ -43,3 +48,41 @@ def test_a_trace_changes_no_minimum():
         assert known.least_bytes == without.least_bytes
         assert plan(layout, known.least_bytes, device=device, trace=trace).pages == 1
     assert memory_plan.StepProgram is StepProgram
+
+
+MACHINE = {"name": "slow drives", "drives": [{"read": 1e6, "write": 1e6}] * 2}
+
+
+def times(held, layout, trace):
+    program = StepProgram(layout, layout.nbytes, FLEET, True, trace, held=held)
+    program.parameters(layout.nbytes, layout.nbytes, lib.SHORE_PLACE_PLAIN, "pages")
+    made, code, _ = program.plan(1 << 30, machine=machine.parsed(MACHINE))
+    assert code == 0
+    return native.filled("struct shore_plan_times", lib.shore_plan_times, made)
+
+
+def test_what_is_held_says_which_gradients_leave_and_whose_state_stays():
+    with torch.device("meta"):
+        model = GPT2LMHeadModel(GPT2Config(vocab_size=8192, n_positions=64, n_embd=256, n_layer=3, n_head=4))
+    layout, trace = traced(model, {"input_ids": torch.zeros(1, 8, dtype=torch.long)})
+    everything = 4 * sum(layout.elems(b) for b in range(len(layout.blocks)))
+    last = next(b for b, block in enumerate(layout.blocks) if block.name == "transformer.wte")
+    read, _ = update_bytes(layout, FLEET, last)
+    aside = Held(0, 0, max(4 * layout.elems(b) for b in range(len(layout.blocks))), False)
+    none = times(aside, layout, trace)
+    fits = times(replace(aside, gradients=everything), layout, trace)
+    assert none.drive_write_bytes == fits.drive_write_bytes + everything
+    assert none.step_seconds > fits.step_seconds
+    unheld = times(replace(aside, gradients=everything, state=None, pages_stay=True), layout, trace)
+    held = times(replace(aside, gradients=everything, state=16 * everything), layout, trace)
+    assert unheld.drive_read_bytes - held.drive_read_bytes == read  # other blocks with pages of their own are too small
+    assert held.drive_read_bytes < fits.drive_read_bytes < unheld.drive_read_bytes  # which has room beside gradients
+    stay = times(replace(aside, gradients=everything, state=16 * everything, pages_stay=True), layout, trace)
+    assert stay.drive_read_bytes < held.drive_read_bytes
+
+
+def test_a_step_waits_for_the_update_of_what_it_reads_first():
+    layout, trace = traced(models.gpt2())
+    block = max(range(len(layout.blocks)), key=layout.elems)
+    of_all = times(Held(1 << 30, None, 1 << 20, True), layout, trace)
+    assert of_all.step_seconds > sum(update_bytes(layout, FLEET, block)) / 2 / 1e6

@@ -33,6 +33,7 @@ from ..torch_internals import (
     device_of,
     fake_log,
     in_backward,
+    is_compiled,
     is_view,
     name_of,
     next_sequence_number,
@@ -64,6 +65,10 @@ _FUNCTIONS = {
 ROW_BYTES = 4096  # of the rows by which rates of "rows" are known
 _ROWS_MOST = 4096  # the most of them that are measured with memory that is there
 NEW_BYTES = 32 << 20  # a processor's memory of this size is new each time, and the system clears it
+# what the engine's own part takes, in calls of PyTorch: of a module with parameters, of a tensor that autograd saves,
+# and again as it reads it, of a gradient
+MODULE_CALLS, SAVED_CALLS, GRADIENT_CALLS = 8, 1, 2
+OF_ENGINE = 1  # the `rows` of such calls
 _FLOPS = {packet.__name__: count for packet, count in flop_registry.items()}
 for _way in ("", "_backward"):  # which older versions do not count on a CPU
     _flash = f"_scaled_dot_product_flash_attention{{}}{_way}"
@@ -211,7 +216,7 @@ def _traced(model, batch, device, loss_of, layers, taken):
         batch = tree_map(lambda t: made.get(id(t), t), batch)
         recorder = _Recorder(runs, batch, device)
         recorder.hook(runs, layers)
-        with recorder, torch.autograd.graph.saved_tensors_hooks(recorder.pack, lambda t: t):
+        with recorder, torch.autograd.graph.saved_tensors_hooks(recorder.pack, recorder.unpack):
             _step(runs, batch, loss_of, recorder)
     return recorder.made()
 
@@ -275,13 +280,9 @@ def _step(model, batch, loss_of, recorder):
     if isinstance(loss, torch.Tensor) and loss.requires_grad:
         for p in model.parameters():
             if p.requires_grad:  # the engine takes gradients as they come
-                p.register_post_accumulate_grad_hook(_take)
+                p.register_post_accumulate_grad_hook(recorder.take)
         del output, logits
         loss.backward()
-
-
-def _take(p):
-    p.grad = None
 
 
 class _Recorder(DispatchMode):
@@ -320,10 +321,15 @@ class _Recorder(DispatchMode):
             is_layer = name in layers
             own = module.parameters() if is_layer else parameters_of(module).values()
             names = [first[id(p)] for p in own if p is not None]
+            if not is_compiled(module) and any(p is not None for p in parameters_of(module).values()):
+                module.register_forward_pre_hook(self._enters)
             inside = not is_layer and any(f"{name}.".startswith(f"{layer}.") for layer in layers)
             if names and not inside:
                 module.register_forward_pre_hook(self._entry(name, is_layer, names), prepend=True, with_kwargs=True)
                 module.register_forward_hook(self._leave, always_call=True)
+
+    def _enters(self, module, args):
+        self._add("calls", MODULE_CALLS * self.on_cpu, rows=OF_ENGINE)
 
     def _entry(self, name, is_layer, names):
         def enter(module, args, kwargs):
@@ -361,6 +367,7 @@ class _Recorder(DispatchMode):
     def pack(self, t):
         """Called for each tensor that autograd saves."""
         found, unit = self.sizes.get(_storage(t)), self.current
+        self._add("calls", SAVED_CALLS * self.on_cpu, rows=OF_ENGINE)
         if found is not None and not found[1] and not in_backward():  # where a checkpoint computes again
             found[1] = True
             self.live[False] -= found[0]
@@ -368,6 +375,16 @@ class _Recorder(DispatchMode):
             unit.saved_bytes += found[0]
             unit.saved_sizes.append(found[0])
         return t
+
+    def unpack(self, t):
+        """Called for each of them that backward reads."""
+        self._add("calls", SAVED_CALLS * self.on_cpu, rows=OF_ENGINE)
+        return t
+
+    def take(self, p):
+        """The gradient of a parameter is complete."""
+        self._add("calls", GRADIENT_CALLS * self.on_cpu, rows=OF_ENGINE)
+        p.grad = None
 
     # ---- operations
 

@@ -24,7 +24,7 @@ from .. import native
 from ..errors import MissingError
 from ..model import placement
 from ..model.pinned import Pinned
-from ..model.trace import NEW_BYTES, ROW_BYTES, trace
+from ..model.trace import NEW_BYTES, OF_ENGINE, ROW_BYTES, trace
 from ..native import ffi, lib
 from . import doctor, shared_budget
 from .device_memory import memory
@@ -186,7 +186,7 @@ def _calls(device):
     given = torch.zeros(1, 1, 8)
     works = [w for unit in trace(layer, given).units for w in unit.forward + unit.backward]
     caches = torch.zeros(MOVED_BYTES, dtype=torch.uint8)  # between two operations of a step, others fill them
-    calls = sum(w.work for w in works if w.kind == "calls")
+    calls = sum(w.work for w in works if w.kind == "calls" and w.rows != OF_ENGINE)
     return _rate(lambda: layer(given).sum().backward(), calls, device, before=lambda: caches.add_(1))
 
 
