@@ -217,7 +217,7 @@ class Needs:
         return min(self.described(way=way)[2] for way in self.ways())
 
     def planned(self, memory, there, machine):
-        """(program, rows, plan, code, diag, the Chosen of activations, times) for this many bytes: of the way whose step
+        """(program, rows, plan, code, diag, Chosen of activations, times) for this many bytes: of the way whose step
         is shortest, or if none fits, that needs least."""
         found = []
         for way in self.ways():
