@@ -156,19 +156,18 @@ class Needs:
         self.fleet.scratch_bytes = room
         return lib.shore_fleet_disk_bytes(self.layout.c, self.fleet)
 
-    def times(self, fates, memory, there=ALL_BYTES, machine=ffi.NULL, way=None):
-        """The struct shore_plan_times of a step with these fates: {name: fate of a row of described()}."""
+    def times(self, planned, fates, memory, there=ALL_BYTES, machine=ffi.NULL, way=None):
+        """The struct shore_plan_times of a plan, with its fates: {name: fate of a row of described()}."""
         count = {name: fates[name].count for name in ("pages", "slots") if fates.get(name) is not None}
         stay, fixed = count.get("pages", 0) >= len(self.layout.layers()), self.fixed
         state = None if self.compression else fates["spare"].bytes
         held = Held(fates["gradients"].bytes, state, self.block, stay)
         self.fixed = {f"{name} of layers": n for name, n in count.items()}
         try:
-            made, code, diag = self.described(memory, way, held)[0].plan(memory, there, machine)
+            made, code, _ = self.described(memory, way, held)[0].plan(memory, there, machine)
         finally:
             self.fixed = fixed
-        native.check(code, diag)
-        return times_of(made)
+        return times_of(planned if code else made)  # at the least, rows that may no more share memory have no room
 
     def described(self, memory=0, way=None, held=None):
         """Returns (the StepProgram for a budget, {name: its tensor that plan() asks for}, the least that works). way:
@@ -225,7 +224,7 @@ class Needs:
             made, code, diag = program.plan(memory, there, machine)
             chosen = way and self.whole.chosen(made, way)
             fates = {name: fate_of(made, row) for name, row in rows.items() if row is not None}
-            times = None if code else self.times(fates, memory, there, machine, way)
+            times = None if code else self.times(made, fates, memory, there, machine, way)
             rank = (1, least) if code else (0, times.step_seconds)
             found.append((rank, program, rows, made, code, diag, chosen, times))
         return min(found, key=lambda each: each[0])[1:]
@@ -352,7 +351,7 @@ def plan(
             held = {name: fate_of(plan, row) for name, row in of.items() if row is not None}
             spare, most = held["spare"].bytes, sums_of(plan).total_bytes
             count = held["pages"].count if "pages" in held else 1
-            times = needs.times(held, memory, max(there, one_slot), rates)
+            times = needs.times(plan, held, memory, max(there, one_slot), rates)
             found.append(Division(count, held["gradients"].bytes, spare, most - spare, times))
         return found
 
