@@ -1,5 +1,7 @@
 #include "pass/operations.h"
 
+#include <math.h>
+
 #include "pass/costs.h"
 #include "pass/pages.h"
 #include "pass/row_keys.h"
@@ -45,11 +47,21 @@ static bool wait_for_norm(const struct shore__facts *f) {
     return f->never_speculates && !f->host_update;
 }
 
+/* Of a tied table, the segments that no token of the batch looks up are complete once the head is done with them. So
+ * many are expected if tokens are spread over the table. */
+static uint32_t complete_early(const struct shore__facts *f) {
+    uint32_t segments = shore__trained_segments(f, 0);
+    if (!f->model->arch.tied || f->compressed || f->never_speculates || !segments) return 0;
+    return (uint32_t)(segments * pow(1 - 1.0 / segments, (double)f->batch.rows));
+}
+
 /* The gradient of a block is updated behind it, or all are behind the last one, when the norm is known. */
 static void cost_gradients(const struct shore__costing *c, uint32_t op, uint32_t block, bool last) {
     bool wait = wait_for_norm(c->f);
+    uint32_t early = complete_early(c->f);
+    if (block && !last && block == shore__model_head(c->f->model) && early) shore__costs_gradient(c, op, 0, 0, early);
     for (uint32_t b = wait ? 0 : block; wait ? last && b < c->f->model->nblocks : b == block; b++)
-        shore__costs_gradient(c, op, b, 0, shore__trained_segments(c->f, b));
+        shore__costs_gradient(c, op, b, b ? 0 : early, shore__trained_segments(c->f, b) - (b ? 0 : early));
 }
 
 static void cost(const struct shore__costing *c, struct operation o, uint32_t op) {
