@@ -115,7 +115,7 @@ static void files(struct shore__report *r, const char *path, const char *beside,
     struct shore_diag diag = {0};
     struct shore__drive_rates rates;
     char text[600];
-    int rc = shore__drive_rates_measure(beside, 0, shore__cli_stop_wanted, &rates, &diag);
+    int rc = shore__drive_rates_measure(beside, 0, 0, shore__cli_stop_wanted, &rates, &diag);
     shore__whereabouts_text(w, text, sizeof text);
     if (rc == -ECANCELED) return;
     if (rc) {

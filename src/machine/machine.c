@@ -105,6 +105,7 @@ void shore__machine_slow_drive(struct shore__machine_drive *drive, double factor
     drive->read /= factor;
     drive->write /= factor;
     drive->mixed /= factor;
+    drive->mixed_least /= factor;
 }
 
 void shore__machine_slow_computing(struct shore_machine *machine, double factor) {

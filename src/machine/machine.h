@@ -13,7 +13,7 @@
 
 #define SHORE__MACHINE_DRIVES_MAX 64u
 #define SHORE__MACHINE_ROWS_MAX 8u
-#define SHORE__MACHINE_FORMAT 1u
+#define SHORE__MACHINE_FORMAT 2u
 #define SHORE__UPDATE_BYTES                                                                  \
     16u /* descriptions count so many of an element: fp32 state and gradient, however stored \
          */
@@ -38,9 +38,10 @@ struct shore__rates {
 /* Rates in units of lane.h a second, capacities in bytes. 0: none is given. */
 struct shore__machine_drive {
     double read, write;
-    double mixed;    /* reads and writes together */
-    double update;   /* elements */
-    uint64_t memory; /* the most for UPDATE's buffers there */
+    double mixed;       /* reads and writes together */
+    double mixed_least; /* the same of updates with the least buffers; 0: unknown */
+    double update;      /* elements */
+    uint64_t memory;    /* the most for UPDATE's buffers there */
     uint64_t room;
     double flush_seconds;
     uint32_t

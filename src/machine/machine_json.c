@@ -112,6 +112,7 @@ static const struct key drive_keys[] = {
     OF_DRIVE("read", RATE, read),
     OF_DRIVE("write", RATE, write),
     OF_DRIVE("mixed", RATE, mixed),
+    OF_DRIVE("mixed-least", RATE, mixed_least),
     OF_DRIVE("compute", ELEMENTS, update),
     OF_DRIVE("on-host", FLAG, host_computes),
     OF_DRIVE("memory", CAPACITY, memory),

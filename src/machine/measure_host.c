@@ -24,8 +24,8 @@
 
 #define COPY_BYTES (UINT64_C(128) << 20) /* more than caches hold */
 #define COPIES 7u
-#define UPDATE_SEGMENTS 16u
-#define UPDATES 512u /* a segment each: a tenth of a second */
+#define UPDATE_SEGMENTS 160u          /* more than caches hold: gradients and state come from memory */
+#define UPDATES (4 * UPDATE_SEGMENTS) /* a segment each: a tenth of a second */
 #define DRIVES_SECONDS                                                                                             \
     30.0                  /* of all drives; each is filled twice, read and moved, and measured shortly before that \
                            */
@@ -127,6 +127,7 @@ static int measure_files(struct shore_machine *m, uint32_t i, const char *text, 
             d->read = m->drive[k].read;
             d->write = m->drive[k].write;
             d->mixed = m->drive[k].mixed;
+            d->mixed_least = m->drive[k].mixed_least;
             d->flush_seconds = m->drive[k].flush_seconds;
             memcpy(d->device, m->drive[k].device, sizeof d->device);
         }
@@ -135,12 +136,13 @@ static int measure_files(struct shore_machine *m, uint32_t i, const char *text, 
                  (long)getpid()) < 0)
         return shore__out_of_memory(diag);
     if (lie[i].ground == SHORE__GROUND_MEMORY) seconds = 0; /* large files would take it from others */
-    rc = shore__drive_rates_measure(beside, seconds, o->stop, &rates, diag);
+    rc = shore__drive_rates_measure(beside, seconds, SHORE_SEGMENT_ELEMS / d->update, o->stop, &rates, diag);
     free(beside);
     if (rc) return rc;
     d->read = shore__four_digits((double)rates.read);
     d->write = shore__four_digits((double)rates.write);
     d->mixed = shore__four_digits((double)rates.update);
+    d->mixed_least = shore__four_digits((double)rates.update_least);
     d->flush_seconds = shore__four_digits(rates.flush_seconds);
     return 0;
 }

@@ -199,6 +199,21 @@ static uint64_t gradient_bytes(const struct shore__facts *f, uint32_t block, uin
     return shore__layout_bytes(layout, block, segment, count, shore__gradient_segment_bytes(form_of(f)));
 }
 
+bool shore__knows_least_ring(const struct shore__facts *f) {
+    for (uint32_t d = 0; f->machine && d < f->drives.ndrives; d++) {
+        const struct shore__machine_drive *drive = shore__machine_drive(f->machine, d);
+        if (drive && drive->mixed_least > 0) return true;
+    }
+    return false;
+}
+
+/* With the least ring, an update takes the drive for longer, as if it moved so many bytes more. */
+static uint64_t ring_lacks(const struct shore__costing *c, uint32_t d, uint64_t bytes) {
+    const struct shore__machine_drive *drive = c->f->machine ? shore__machine_drive(c->f->machine, d) : NULL;
+    if (!c->least_ring || !drive || !(drive->mixed_least > 0) || drive->mixed_least >= drive->mixed) return 0;
+    return (uint64_t)((double)bytes * (drive->mixed / drive->mixed_least - 1));
+}
+
 void shore__costs_gradient(const struct shore__costing *c, uint32_t op, uint32_t block, uint32_t segment,
                            uint32_t count) {
     const struct shore__facts *f = c->f;
@@ -214,15 +229,17 @@ void shore__costs_gradient(const struct shore__costing *c, uint32_t op, uint32_t
     }
     for (uint32_t d = 0; d < f->drives.ndrives; d++) {
         struct shore__range own = trained_of_drive(c, d, block, segment, count);
+        uint64_t read = shore__stored_range_bytes(&config, block, own.first, own.count, false) +
+                        own.count * (uint64_t)config.plane_bytes[SHORE_PLANE_R],
+                 written = shore__stored_range_bytes(&config, block, own.first, own.count, true);
         if (f->host_update) { /* until the norm is known, it waits there */
             drive(c, op, SHORE_LANE_DRIVE_WRITE, d, own.count * shore__gradient_segment_bytes(form_of(f)));
             continue;
         }
-        drive(c, op, SHORE_LANE_DRIVE_READ, d,
-              shore__stored_range_bytes(&config, block, own.first, own.count, false) +
-                  own.count * (uint64_t)config.plane_bytes[SHORE_PLANE_R]);
+        drive(c, op, SHORE_LANE_DRIVE_READ, d, read);
         drive(c, op, SHORE_LANE_DRIVE_UPDATE, d, own.count * (uint64_t)SHORE_SEGMENT_ELEMS);
-        drive(c, op, SHORE_LANE_DRIVE_WRITE, d, shore__stored_range_bytes(&config, block, own.first, own.count, true));
+        drive(c, op, SHORE_LANE_DRIVE_WRITE, d, written);
+        drive(c, op, SHORE_LANE_DRIVE_MIXED, d, ring_lacks(c, d, read + written));
     }
 }
 

@@ -14,6 +14,7 @@ struct shore__costing {
     const struct shore__facts *f;
     struct shore_program *program;
     struct shore__range *ranges; /* [block * drives + drive]: who owns which segments */
+    bool least_ring;             /* drives update with the least buffers */
 };
 
 /* Errors: -ENOMEM; SHORE_EUSAGE: speeds of drives that cannot be. The caller closes it, whatever is returned. */
@@ -23,6 +24,9 @@ void shore__costing_close(struct shore__costing *c);
 
 /* Segments of a block that a step updates: all of them, or those of a layer's adapters, as if they were its first. */
 uint32_t shore__trained_segments(const struct shore__facts *f, uint32_t block);
+
+/* Whether the machine knows how much slower its drives are with the least buffers. */
+bool shore__knows_least_ring(const struct shore__facts *f);
 
 /* Computing of operation `op`. */
 void shore__costs_embed(const struct shore__costing *c, uint32_t op);

@@ -128,10 +128,15 @@ enum shore__when shore__plan_offload_within(const struct shore__facts *f, uint64
 
 /* ---- a training step --------------------------------------------------------------------------------------------- */
 
+/* Drives' buffers: as memory is left for them, or, where a machine knows how much slower drives are with the least,
+ * as wanted or the least. */
+enum ring { RING_IF_LEFT, RING_WANTED, RING_LEAST };
+
 /* How a step is described that can be described in several ways. */
 struct way {
     size_t head_units; /* units that go through the head at once */
     bool moves;        /* inner activations that the drives have room for are not computed again: --offload on */
+    enum ring ring;
 };
 
 struct description {
@@ -310,7 +315,8 @@ static void describe_own(const struct description *d) {
         shore__row_own(SHORE__ROW_DRIVES, shore_fleet_memory_least_bytes(f->model->layout, &options));
     own.whole = true;
     options.ring_bytes = ring_bytes(f);
-    own.full_bytes = shore_fleet_memory_bytes(f->model->layout, &options);
+    if (d->how.ring == RING_IF_LEFT) own.full_bytes = shore_fleet_memory_bytes(f->model->layout, &options);
+    if (d->how.ring == RING_WANTED) own.bytes = shore_fleet_memory_bytes(f->model->layout, &options);
     d->plan->drives = shore_program_tensor(d->program, &own);
     const struct shore__process process = shore__facts_process(f);
     own = shore__row_own(SHORE__ROW_PROCESS, shore__reserve_bytes(&process));
@@ -329,7 +335,7 @@ static int describe(const struct description *d, struct shore_diag *diag) {
     struct shore_tensor workspace = shore__row_tensor(SHORE__ROW_WORKSPACE, 0, SHORE_PLACE_DEVICE, f->workspace_bytes);
     workspace.whole = true;
     if (f->batch.units > 1) workspace.full_bytes = f->workspace_bytes + f->packed_bytes; /* packed for the next unit */
-    int rc = shore__operations_describe(f, d->program, diag);
+    int rc = shore__operations_describe(f, d->how.ring == RING_LEAST, d->program, diag);
     d->plan->workspace = shore_program_tensor(d->program, &workspace);
     shore__batch_describe(m, f->mode, &f->batch, d->program);
     shore__pages_describe(m, f->mode, f->one_memory, d->program);
@@ -368,7 +374,7 @@ static void fill_plan(const struct shore__facts *f, const struct description *d)
     out->kept_logits = fate_of(out, out->logits).bytes / tile_bytes(f);
     out->gradient_buffers = (uint32_t)fate_of(out, out->pieces).count;
     out->hold_table_gradient = fate_of(out, out->table).way == SHORE_WAY_KEEP || !f->scratch;
-    out->ring_bytes = fate_of(out, out->drives).full ? ring_bytes(f) : 0;
+    out->ring_bytes = d->how.ring == RING_WANTED || fate_of(out, out->drives).full ? ring_bytes(f) : 0;
     out->workspace_bytes = fate_of(out, out->workspace).bytes;
     out->fleet_bytes = fate_of(out, out->drives).bytes;
     out->hole_bytes = fate_of(out, out->holes).bytes;
@@ -439,12 +445,35 @@ static int try_other(const struct shore__facts *f, uint64_t budget, struct way h
     return rc == SHORE_EBUDGET ? 0 : rc;
 }
 
+/* Plans with the buffers that drives want, or with the least if these do not fit, or if so much memory saves more
+ * elsewhere. needs: of the plan with the least. */
+static int plan_rings(const struct shore__facts *f, uint64_t budget, struct way *how, struct shore__train_plan *out,
+                      struct shore__needs *needs, struct shore_diag *diag) {
+    struct shore__train_plan wanted;
+    how->ring = shore__knows_least_ring(f) ? RING_LEAST : RING_IF_LEFT;
+    int rc = plan_with(f, budget, *how, out, diag);
+    if (!out->plan) return rc;
+    if (needs) fill_needs(f, out->plan, needs);
+    if (rc || how->ring == RING_IF_LEFT) return rc;
+    how->ring = RING_WANTED;
+    rc = plan_with(f, budget, *how, &wanted, diag);
+    if (needs && wanted.plan) needs->comfortable_bytes = wanted.plan->comfortable.of[SHORE__SHARED];
+    bool taken = !rc && !shore__plan_is_shorter(out->plan, wanted.plan);
+    if (!taken) how->ring = RING_LEAST;
+    if (taken) {
+        struct shore__train_plan had = *out;
+        *out = wanted;
+        wanted = had;
+    }
+    shore__train_plan_close(&wanted);
+    return rc == SHORE_EBUDGET ? 0 : rc;
+}
+
 int shore__plan_training(const struct shore__facts *f, uint64_t budget, struct shore__train_plan *out,
                          struct shore__needs *needs, struct shore_diag *diag) {
     struct way how = {.head_units = f->batch.units};
-    int rc = plan_with(f, budget, how, out, diag);
+    int rc = plan_rings(f, budget, &how, out, needs, diag);
     if (!out->plan) return rc;
-    if (needs) fill_needs(f, out->plan, needs);
     if (rc) return needs && rc == SHORE_EBUDGET && budget < needs->minimum_bytes ? 0 : rc;
     how.moves = f->offload == SHORE__ON && offloaded_most(f);
     if (how.moves) rc = try_other(f, budget, how, true, out, diag);

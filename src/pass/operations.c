@@ -79,10 +79,12 @@ static void cost(const struct shore__costing *c, struct operation o, uint32_t op
     if (o.what == LOOKUPS) shore__costs_end(c, op);
 }
 
-int shore__operations_describe(const struct shore__facts *f, struct shore_program *program, struct shore_diag *diag) {
+int shore__operations_describe(const struct shore__facts *f, bool least_ring, struct shore_program *program,
+                               struct shore_diag *diag) {
     uint32_t n = f->model->arch.n_layer;
     struct shore__costing c;
     int rc = shore__costing_open(&c, f, program, diag);
+    c.least_ring = least_ring;
     for (uint32_t i = 0; !rc && i <= shore__phase_between(n); i++) {
         struct operation o = operation_at(n, i);
         cost(&c, o, shore_program_operation(program, o.name));

@@ -28,8 +28,10 @@ static inline uint32_t shore__phase_between(uint32_t n) {
     return 3 * n + 4;
 }
 
-/* Adds the operations to a program. Errors: those of shore__costing_open(). */
-int shore__operations_describe(const struct shore__facts *f, struct shore_program *program, struct shore_diag *diag);
+/* Adds the operations to a program. least_ring: drives update with the least buffers. Errors: those of
+ * shore__costing_open(). */
+int shore__operations_describe(const struct shore__facts *f, bool least_ring, struct shore_program *program,
+                               struct shore_diag *diag);
 /* Says which tensors of the program each operation reads, and what it copies to and from a device. */
 void shore__operations_read(const struct shore__facts *f, struct shore_program *program);
 

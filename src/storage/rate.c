@@ -6,6 +6,7 @@
 
 #include "base/arena.h"
 #include "base/diag.h"
+#include "base/units.h"
 #include "storage/volume_internal.h"
 
 /* A chunk of AdamW's state is read, and written, as planes of 2, 2, 4 and 4 bytes per element. */
@@ -73,6 +74,8 @@ static int pass(struct shore__rate *r, enum work work, bool second_half, struct 
             uint32_t index = (uint32_t)(b - r->buffers);
             int rc = 0;
             if (!b->writing && work == MOVE) {
+                for (uint64_t read = shore__now_ns(); shore__now_ns() - read < r->compute_ns;)
+                    continue;
                 rc = start(r, index, b->chunk, true, second_half, diag);
             } else {
                 finished++;

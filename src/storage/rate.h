@@ -11,7 +11,8 @@ struct shore__rate {
     uint32_t chunk_bytes;
     uint64_t nchunks; /* of one half */
     uint64_t moved_bytes;
-    bool (*stop)(void); /* called between chunks; true gives up with -ECANCELED. May be NULL */
+    uint64_t compute_ns; /* of this thread, for a chunk between reading and writing it */
+    bool (*stop)(void);  /* called between chunks; true gives up with -ECANCELED. May be NULL */
     /* private */
     uint32_t nbuffers;
     unsigned char *memory;

@@ -16,6 +16,7 @@
 #define HALF_BYTES (UINT64_C(48) << 20)
 #define CHUNK_BYTES 1u /* the least: this memory is outside the arena */
 #define BUFFERS 5u
+#define BUFFERS_LEAST 3u
 #define PASSES 2u
 #define FLUSHES 5u
 /* As a drive has them with the memory that it wants: see choose_ring(). */
@@ -101,8 +102,21 @@ static int measure(const char *path, uint64_t half_bytes, uint64_t chunk_bytes, 
     return rc;
 }
 
-int shore__drive_rates_measure(const char *path, double seconds, bool (*stop)(void), struct shore__drive_rates *out,
-                               struct shore_diag *diag) {
+/* Of UPDATE with the least ring: three chunks of a segment, one of which may be computed meanwhile. */
+static int measure_least(const char *path, uint64_t half_bytes, double seconds, double segment_seconds,
+                         bool (*stop)(void), uint64_t *rate, struct shore_diag *diag) {
+    struct shore__rate r;
+    int rc = shore__rate_open_unnamed(&r, path, half_bytes, 1, BUFFERS_LEAST, SHORE_IO_AUTO, diag);
+    r.stop = stop;
+    r.compute_ns = (uint64_t)(segment_seconds * 1e9);
+    if (!rc) rc = shore__rate_fill(&r, diag);
+    if (!rc) rc = rate_of(&r, move, PASSES, seconds, rate, diag);
+    shore__rate_close(&r);
+    return rc;
+}
+
+int shore__drive_rates_measure(const char *path, double seconds, double segment_seconds, bool (*stop)(void),
+                               struct shore__drive_rates *out, struct shore_diag *diag) {
     struct shore__whereabouts lies;
     *out = (struct shore__drive_rates){.backend = ""};
     int rc = measure(path, HALF_BYTES, CHUNK_BYTES, 0, stop, out, diag);
@@ -111,7 +125,9 @@ int shore__drive_rates_measure(const char *path, double seconds, bool (*stop)(vo
     uint64_t half = (uint64_t)((double)out->write * seconds / 2), most = lies.free_bytes / 8;
     if (most > HALF_BYTES_MOST) most = HALF_BYTES_MOST;
     if (half > most) half = most;
-    return measure(path, half > HALF_BYTES ? half : HALF_BYTES, ENGINE_CHUNK_BYTES, seconds, stop, out, diag);
+    if (half < HALF_BYTES) half = HALF_BYTES;
+    rc = measure(path, half, ENGINE_CHUNK_BYTES, seconds, stop, out, diag);
+    return rc ? rc : measure_least(path, half / 2, seconds / 2, segment_seconds, stop, &out->update_least, diag);
 }
 
 /* Parses "2,1" or "2.8GB,1.4GB": all or none have units. Plain numbers are scaled, so that fractions count. */

@@ -32,14 +32,16 @@ int shore__drive_measure(const char *path, enum shore_io io, uint64_t *speed, st
 /* Other figures of the measurement. Rates in bytes per second. */
 struct shore__drive_rates {
     uint64_t write, read, update; /* alone, and together as in UPDATE; through the page cache unless direct */
+    uint64_t update_least;        /* the same with the least buffers; 0: it was not measured */
     double flush_seconds;         /* after a write of 4 KiB */
     bool direct, shares_blocks;
     const char *backend;
 };
 /* Uses a nameless file beside path: of 96 MiB, once; if seconds are given, then of a size that takes about so long, for
- * each of the rates. stop: called now and then; nonzero gives up with -ECANCELED. */
-int shore__drive_rates_measure(const char *path, double seconds, bool (*stop)(void), struct shore__drive_rates *out,
-                               struct shore_diag *diag);
+ * each of the rates. segment_seconds: UPDATE's computing of a segment, on the thread that moves them. stop: called now
+ * and then; nonzero gives up with -ECANCELED. */
+int shore__drive_rates_measure(const char *path, double seconds, double segment_seconds, bool (*stop)(void),
+                               struct shore__drive_rates *out, struct shore_diag *diag);
 
 /* Parses --drive-speeds, one speed per drive. speeds may be NULL: only checks. SHORE_EUSAGE. */
 int shore__speeds_parse(const char *text, uint32_t ndrives, uint64_t *speeds, struct shore_diag *diag);

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include <cmocka.h>
 
@@ -138,6 +139,37 @@ static void drives_write_by_their_speed(void **state) {
     shore__model_free(m);
 }
 
+/* A drive that is slower with the least buffers: they are counted where memory leaves no more, and above that the plan
+ * gives up something else for them. */
+static void the_least_buffers_of_drives_take_their_time(void **state) {
+    static const char json[] =
+        "{\"drives\": [{\"mixed\": 1000000000%s}], \"compute\": {\"products\": {\"fp32\": 1e15}}}";
+    struct shore__model *m = model("gpt2-small");
+    struct shore__facts f = facts(m, 1, 64);
+    const char *with[] = {"", ", \"mixed-least\": 250000000"};
+    struct shore__forecast least[2], more[2];
+    for (int i = 0; i < 2; i++) {
+        struct shore_machine *machine;
+        char text[256];
+        int n = snprintf(text, sizeof text, json, with[i]);
+        assert_int_equal(shore_machine_parse(text, (size_t)n, "test", &machine, NULL), 0);
+        f.machine = machine;
+        least[i] = forecast(&f, 1);
+        const uint64_t minimum = least[i].minimum_bytes;
+        least[i] = forecast(&f, minimum);
+        assert_int_equal(least[i].minimum_bytes, minimum);
+        more[i] = forecast(&f, minimum + (UINT64_C(40) << 20));
+        assert_true(more[i].step_seconds > 0);
+        shore_machine_free(machine);
+    }
+    assert_int_equal(least[0].minimum_bytes, least[1].minimum_bytes);
+    assert_int_equal(least[0].comfortable_bytes, least[1].comfortable_bytes);
+    assert_true(least[1].step_seconds > 2 * least[0].step_seconds);
+    assert_true(more[1].step_seconds < 1.2 * more[0].step_seconds);
+    assert_int_equal(least[0].drive_read_bytes, least[1].drive_read_bytes);
+    shore__model_free(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_by_class_adds_up_to_the_peak),
@@ -145,6 +177,7 @@ int main(void) {
         cmocka_unit_test(more_than_the_useful_budget_saves_nothing),
         cmocka_unit_test(what_moves_is_counted_to_the_byte),
         cmocka_unit_test(drives_write_by_their_speed),
+        cmocka_unit_test(the_least_buffers_of_drives_take_their_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
