@@ -201,3 +201,11 @@ void shore__operations_read(const struct shore__facts *f, struct shore_program *
         }
     }
 }
+
+double shore__operations_forward_seconds(const struct shore__facts *f, const struct shore_program *program) {
+    double seconds = 0;
+    for (uint32_t i = 0; i < program->ncomputes; i++)
+        if (program->computes[i].operation < shore__phase_head(f->model->arch.n_layer))
+            seconds += shore__computing_seconds(&program->computes[i].what, f->machine);
+    return seconds;
+}

@@ -41,6 +41,9 @@ void shore__operations_read(const struct shore__facts *f, struct shore_program *
 int shore__operations_spill(const struct shore__facts *f, uint32_t buffers, bool table_stays,
                             struct shore_program *program, bool *spills, struct shore_diag *diag);
 
+/* Seconds that forward computes, by the rates of the facts' machine. */
+double shore__operations_forward_seconds(const struct shore__facts *f, const struct shore_program *program);
+
 /* Whether a step computes longer than its drives work. */
 bool shore__operations_outlast_drives(const struct shore__facts *f);
 

@@ -6,6 +6,7 @@
 
 #include "drive/counters.h"
 #include "longshore/trace.h"
+#include "pass/operations.h"
 #include "run/emulation/tempo.h"
 #include "storage/volume.h"
 #include "train/trainer.h"
@@ -90,6 +91,14 @@ static int open_compute(struct trainer *t, char processor[SHORE__PROCESSOR_BYTES
     return t->c->ops->make(t->c, &shapes, workspace, t->plan.workspace_bytes, diag);
 }
 
+/* Tells an emulation how long this plan computes. */
+static void pace_computing(struct trainer *t) {
+    struct shore_plan_times times = {.size = sizeof times};
+    if (!t->tempo || shore_plan_times(t->plan.plan, &times)) return;
+    double forward = shore__operations_forward_seconds(&t->facts, t->plan.program);
+    shore__tempo_take_computing(t->tempo, forward, times.lane_seconds[SHORE_LANE_COMPUTE] - forward);
+}
+
 int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uint64_t *accept_step,
                         struct shore_diag *diag) {
     const struct shore__settings *s = t->s;
@@ -101,6 +110,7 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     if (!rc && t->machine) t->facts.machine = t->machine;
     if (!rc) rc = shore__plan_training(&t->facts, s->memory_bytes, &t->plan, NULL, diag);
     if (rc) return rc;
+    pace_computing(t);
     if (t->events->planned) t->events->planned(t->events->ctx, &t->facts, &t->plan);
     if (t->plan.hole_bytes) shore__heap_keep(true);
     rc = shore_arena_open(t->plan.fleet_bytes, 0, &t->arena, diag);

@@ -178,6 +178,17 @@ static double share_of(const struct shore__model *model, uint32_t block) {
     return own / all;
 }
 
+void shore__tempo_take_computing(struct shore__tempo *t, double forward, double backward) {
+    if (!t || t->machine.forward_seconds > 0 || t->machine.backward_seconds > 0) return;
+    bool given = false;
+    for (int kind = 0; kind < SHORE_WORKS; kind++)
+        for (int p = 0; p < SHORE_PRECISIONS; p++)
+            given |= t->machine.rate[kind][p].n > 0;
+    if (!given) return;
+    t->machine.forward_seconds = forward;
+    t->machine.backward_seconds = backward;
+}
+
 void shore__tempo_computed(struct shore__tempo *t, const struct shore__model *model, uint64_t start_ns, uint32_t block,
                            double share, bool backward) {
     if (!t) return;

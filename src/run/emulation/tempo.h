@@ -31,6 +31,10 @@ const char *shore__tempo_speeds(const struct shore__tempo *t);
 /* Applies it to a plan's facts: its drives' speeds, if none were given, and its memory. */
 void shore__tempo_facts(const struct shore__tempo *t, struct shore__facts *facts);
 
+/* A step's computing, in seconds, by the rates of the machine's products. Counts where its file gives products and no
+ * seconds; without either, computing takes this machine's own time. t NULL: nothing happens. */
+void shore__tempo_take_computing(struct shore__tempo *t, double forward, double backward);
+
 /* A step begins: drives that get slower there are so from now on. t NULL: nothing happens. */
 void shore__tempo_take_step(struct shore__tempo *t, uint64_t step);
 
