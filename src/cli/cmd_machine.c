@@ -73,12 +73,19 @@ static void print_rates_of(const char *precision, const char *kind, const struct
     putchar('\n');
 }
 
+static bool are_equal(const struct shore__rates *a, const struct shore__rates *b) {
+    bool equal = a->n == b->n;
+    for (uint32_t i = 0; equal && i < a->n; i++)
+        equal = a->at[i].rows == b->at[i].rows && a->at[i].per_second == b->at[i].per_second;
+    return equal;
+}
+
 /* One line for kinds that are equally fast. */
 static void print_rates(const struct shore_machine *m) {
     for (int p = 0; p < SHORE_PRECISIONS; p++) {
         bool equal = m->rate[0][p].n > 0;
         for (int kind = 0; kind < SHORE_WORK_ROWS; kind++)
-            equal = equal && memcmp(&m->rate[0][p], &m->rate[kind][p], sizeof m->rate[0][p]) == 0;
+            equal = equal && are_equal(&m->rate[0][p], &m->rate[kind][p]);
         if (equal) print_rates_of(shore__precision_names[p], "products and attention", &m->rate[0][p], false);
         for (int kind = equal ? SHORE_WORK_ROWS : 0; kind < SHORE_WORKS; kind++)
             if (m->rate[kind][p].n)

@@ -1,5 +1,6 @@
 #include "pass/forecast.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,6 +142,7 @@ static uint64_t behind(const struct shore__train_plan *p, enum shore_lane lane) 
 /* What the drive that writes most writes: of updates its own share, of what moves as much of the rest. */
 static uint64_t written_most(const struct shore__facts *f, const struct shore__train_plan *p, uint64_t all) {
     uint64_t updates = behind(p, SHORE_LANE_DRIVE_WRITE), most = 0;
+    assert(f->drives.ndrives);
     for (uint32_t d = 0; d < f->drives.ndrives; d++) {
         uint64_t own = shore__program_work(p->program, SHORE_LANE_DRIVE_WRITE, d);
         if (own > most) most = own;
@@ -215,7 +217,7 @@ static int step_within(const struct shore__facts *f, uint64_t budget, double *se
 
 int shore__forecast_useful(const struct shore__facts *f, uint64_t *bytes, struct shore_diag *diag) {
     struct shore__forecast at;
-    double limit, seconds;
+    double limit = 0, seconds;
     int rc = shore__forecast(f, 1, &at, diag);
     uint64_t least = at.minimum_bytes, enough = at.comfortable_bytes;
     if (!rc) rc = step_within(f, enough, &limit, diag);

@@ -131,7 +131,7 @@ int shore__trace_parse(const unsigned char *data, size_t bytes, const char *name
                        struct shore_diag *diag) {
     *out = (struct shore__trace_read){0};
     int rc = read_head(data, bytes, name, out, diag);
-    if (!rc && !(out->spans = malloc(bytes))) rc = shore__out_of_memory(diag);
+    if (!rc && !(out->spans = calloc(1, bytes))) rc = shore__out_of_memory(diag);
     size_t at = rc ? bytes : SHORE__TRACE_START_BYTES + shore__get_u32(data + 12);
     while (!rc && !is_torn(data + at, bytes - at)) {
         rc = read_frame(data + at, bytes - at, name, out, diag);
