@@ -140,16 +140,15 @@ static struct shore_machine *machine_now(const struct trainer *t, char *what, si
     return now;
 }
 
-/* Seconds of a plan's step by simulation; 0: it could not be simulated. */
-static double simulate(const struct trainer *t, const struct shore__train_plan *p,
-                       const struct shore_machine *machine) {
-    struct shore__simulation *s = NULL;
-    struct shore_plan_times times = {.size = sizeof times};
+/* Seconds of the plan's step on another machine; 0: there is no memory to say. */
+static double simulate(const struct shore_plan *plan, const struct shore_machine *machine) {
+    struct shore_plan there = *plan;
     struct shore_diag why;
-    if (shore__simulation_open(p->program, machine, t->facts.one_memory, &s, &why)) return 0;
-    shore__simulate(s, p->plan->fate, &times);
-    shore__simulation_close(s);
-    return times.step_seconds;
+    there.simulation = NULL;
+    there.options.machine = machine;
+    int rc = shore__plan_time(&there, &why);
+    shore__simulation_close(there.simulation);
+    return rc ? 0 : there.times.step_seconds;
 }
 
 /* The same of the plan that would be made now. */
@@ -158,8 +157,8 @@ static double simulate_new(const struct trainer *t, const struct shore_machine *
     struct shore__train_plan plan;
     struct shore_diag why;
     facts.machine = machine;
-    double seconds =
-        shore__plan_training(&facts, t->s->memory_bytes, &plan, NULL, &why) ? INFINITY : simulate(t, &plan, machine);
+    int rc = shore__plan_training(&facts, t->s->memory_bytes, &plan, NULL, &why);
+    double seconds = rc ? INFINITY : plan.plan->times.step_seconds;
     shore__train_plan_close(&plan);
     return seconds;
 }
@@ -178,7 +177,7 @@ bool shore__drift_plans_again(struct trainer *t, uint64_t steps_left) {
     free(d->why);
     d->why = NULL;
     d->machine = machine_now(t, what, sizeof what);
-    double old = d->machine ? simulate(t, &t->plan, d->machine) : 0;
+    double old = d->machine ? simulate(t->plan.plan, d->machine) : 0;
     double new = old > 0 ? simulate_new(t, d->machine) : 0;
     bool better = pays(d, old, new, steps_left);
     d->off = 0;
