@@ -93,7 +93,6 @@ int shore__outlook_make(struct shore__outlook *o, bool at_least, struct shore_di
     uint64_t budget;
     int rc = shore__train_facts(o->settings, o->model, NULL, &o->facts, diag);
     o->facts.lora_rank = o->lora;
-    o->facts.machine = o->machine;
     if (o->machine && o->machine->gpu_memory) { /* it computes there */
         o->facts.one_memory = false;
         o->facts.place_bytes[SHORE_PLACE_DEVICE] = o->machine->gpu_memory;
@@ -157,6 +156,9 @@ static bool more_drives(const struct shore__outlook *o, struct changed *c) {
     if (m->ndrives) m->ndrives = n + 1;
     free(c->settings.drive_speeds);
     c->settings.drive_speeds = NULL;
+    char *most = c->settings.max_writes, *last = most ? strrchr(most, ',') : NULL;
+    if (last && asprintf(&c->settings.max_writes, "%s%s", most, last) < 0) c->settings.max_writes = NULL;
+    if (last) free(most); /* it may write as much as the last one */
     SAY(c, "one more drive, %u", n + 1);
     return true;
 }
@@ -206,6 +208,7 @@ static int plan_change(const struct shore__outlook *o, bool (*change)(const stru
                        struct shore__what_if *out, bool *applies, struct shore_diag *diag) {
     struct changed c = {.machine = o->machine ? *o->machine : *shore__machine_assumed(), .lora = o->lora};
     int rc = shore__settings_copy(o->settings, &c.settings);
+    c.settings.machine = &c.machine;
     c.change = out->change;
     *applies = !rc && change(o, &c);
     struct shore__outlook other = {

@@ -148,7 +148,8 @@ int shore__costing_open(struct shore__costing *c, const struct shore__facts *f, 
     const struct shore_layout *layout = f->model->layout;
     uint32_t n = f->drives.ndrives;
     uint64_t *speeds = calloc(n + (size_t)1, sizeof *speeds);
-    *c = (struct shore__costing){f, program, calloc((size_t)layout->nblocks * n + 1, sizeof *c->ranges)};
+    *c = (struct shore__costing){
+        .f = f, .program = program, .ranges = calloc((size_t)layout->nblocks * n + 1, sizeof *c->ranges)};
     int rc = speeds && c->ranges ? 0 : shore__fail(diag, -ENOMEM, "out of memory for a plan");
     if (!rc) rc = find_speeds(f, speeds, diag);
     if (!rc) shore__placement_make(layout, speeds, n, c->ranges);
@@ -176,6 +177,16 @@ static struct shore__range trained_of_drive(const struct shore__costing *c, uint
     uint32_t n = c->f->drives.ndrives;
     if (!c->f->lora_rank) return of_drive(c, d, block, segment, count);
     return (struct shore__range){segment, count / n + ((block + d) % n < count % n)};
+}
+
+double shore__costing_share(const struct shore__costing *c, uint32_t d) {
+    double own = 0, all = 0;
+    for (uint32_t b = 0; b < c->f->model->nblocks; b++) {
+        uint32_t count = shore__trained_segments(c->f, b);
+        own += trained_of_drive(c, d, b, 0, count).count;
+        all += count;
+    }
+    return own / all;
 }
 
 static void drive(const struct shore__costing *c, uint32_t op, enum shore_lane lane, uint32_t d, uint64_t work) {

@@ -22,6 +22,9 @@ int shore__costing_open(struct shore__costing *c, const struct shore__facts *f, 
                         struct shore_diag *diag);
 void shore__costing_close(struct shore__costing *c);
 
+/* What a drive has of a step's updates, as a share of all drives'. */
+double shore__costing_share(const struct shore__costing *c, uint32_t drive);
+
 /* Segments of a block that a step updates: all of them, or those of a layer's adapters, as if they were its first. */
 uint32_t shore__trained_segments(const struct shore__facts *f, uint32_t block);
 

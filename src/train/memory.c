@@ -2,19 +2,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/diag.h"
 #include "longshore/trace.h"
+#include "pass/costs.h"
 #include "run/emulation/tempo.h"
 #include "train/trainer.h"
-
-/* What the drives may write in a day, together. Each has the same share of a step's writes, as far as is known. */
-static uint64_t written_most(const struct shore__settings *s) {
-    uint64_t all = 0, *each = calloc(s->drives.count + 1, sizeof *each), least = 0;
-    if (each) shore__settings_max_writes(s, &all, each, NULL);
-    for (size_t d = 0; each && d < s->drives.count; d++)
-        if (each[d] && (!least || each[d] < least)) least = each[d];
-    free(each);
-    return all ? all : least * s->drives.count;
-}
 
 struct shore__facts shore__train_facts_of(const struct shore__settings *s, const struct shore__model *m) {
     struct shore__facts f = {
@@ -34,7 +26,6 @@ struct shore__facts shore__train_facts_of(const struct shore__settings *s, const
         .samples = s->sample_every != 0,
         .tokens = s->model || (s->tokenizer && strcmp(s->tokenizer, "bytes") != 0) ? m->arch.vocab : 0,
         .offload = s->offload,
-        .written_per_day_most = written_most(s),
     };
     shore__run_fleet_options(s, 0, false, &f.drives);
     if (s->trace) f.trace_bytes = shore_trace_memory_bytes(f.drives.ndrives);
@@ -53,6 +44,23 @@ static int read_policy(enum shore_policy *policy, struct shore_diag *diag) {
     return asked ? shore__fail(diag, SHORE_EUSAGE,
                                "LONGSHORE_POLICY=%.32s is none of planned, keep, again, move and order", asked)
                  : 0;
+}
+
+/* What the drives may write in a day, together: the first one to reach its own limit stops all. */
+static int limit_writes(const struct shore__settings *s, struct shore__facts *f, struct shore_diag *diag) {
+    if (!s->max_writes) return 0;
+    uint64_t *each = calloc(s->drives.count + 1, sizeof *each);
+    struct shore__costing costing = {0};
+    int rc = each ? shore__settings_max_writes(s, &f->written_per_day_most, each, diag) : shore__out_of_memory(diag);
+    if (!rc) rc = shore__costing_open(&costing, f, NULL, diag);
+    for (uint32_t d = 0; !rc && d < s->drives.count; d++) {
+        double share = shore__costing_share(&costing, d), all = share > 0 ? (double)each[d] / share : 0;
+        if (all > 0 && (!f->written_per_day_most || all < (double)f->written_per_day_most))
+            f->written_per_day_most = (uint64_t)all;
+    }
+    shore__costing_close(&costing);
+    free(each);
+    return rc;
 }
 
 int shore__train_facts(const struct shore__settings *s, const struct shore__model *m, const struct shore__tempo *tempo,
@@ -74,7 +82,7 @@ int shore__train_facts(const struct shore__settings *s, const struct shore__mode
     out->products_allocate = compute.allocates;
     out->one_memory = compute.one_memory;
     shore__tempo_facts(tempo, out);
-    return 0;
+    return limit_writes(s, out, diag);
 }
 
 /* ---- places ------------------------------------------------------------------------------------------------------ */

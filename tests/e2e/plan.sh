@@ -143,6 +143,9 @@ refused "drives that live for nothing, without a unit" "--tbw is 600 B: give .*6
 refused "drives that live for nothing" "--tbw takes a size" plan "${shape[@]}" --tbw 0
 refused "a drive that may write nothing" "a step alone writes .*8-bit moments" plan "${shape[@]}" --max-writes-per-day 1MiB
 refused "one of the drives" "a step alone writes .*8-bit moments" plan "${shape[@]}" --drive "$place/d" "$place/model" --max-writes-per-day 1TB,1MiB
+must plan "${shape[@]}" --drive "$place/d" "$place/model" --drive-speeds 1,3 --max-writes-per-day 1TB,1TB --json
+true_of "the drive with most of the updates stops the other one" "$(key written_bytes_per_day) / 1e12 < 1.4"
+true_of "at its own limit" "$(key written_bytes_per_day) / 1e12 > 1.25"
 must plan "${shape[@]}" --max-writes-per-day 1TB --json
 grep -q '"bound":"max_writes_per_day"' "$place/log" && ok "steps wait" || fail "steps do not wait"
 true_of "as long as they have to" "$(key written_bytes_per_day) <= 1000000000000 && $(key written_bytes_per_day) > 999999000000"
