@@ -8,6 +8,7 @@
 #include "base/arena.h"
 #include "base/limits.h"
 #include "cli/cli.h"
+#include "files/atomic.h"
 #include "files/json.h"
 #include "pass/measure_computing.h"
 
@@ -20,7 +21,7 @@ struct args {
 #define OPTION(...) SHORE__OPTION(struct args, __VA_ARGS__)
 static const struct shore__option options[] = {
     OPTION(LIST, "drive", drives, "PATH...", "drives to measure, as train takes them: directories, files, ssh://"),
-    OPTION(TEXT, "out", out, "FILE", "writes the description there, too"),
+    OPTION(TEXT, "out", out, "FILE", "writes the description there, too; it replaces a description alone"),
     OPTION(FLAG, "json", json, NULL, "prints the description as one JSON object, which --machine FILE reads"),
     OPTION(FLAG, "kept", kept, NULL, "prints what is kept of this machine, and measures nothing"),
     OPTION(FLAG, "list", list, NULL, "lists the descriptions that come with the program"),
@@ -147,9 +148,9 @@ static int write_out(const struct args *a, const struct shore_machine *m, struct
     json_t *json = text ? json_loads(text, 0, &error) : NULL;
     int rc = json ? 0 : shore__out_of_memory(diag);
     if (!rc && a->out) rc = shore__json_write(a->out, json, 2, diag);
-    if (!rc && a->json) return free(text), shore__cli_print_json(json);
-    json_decref(json);
     free(text);
+    if (!rc && a->json) return shore__cli_print_json(json) ? -ECANCELED : 0; /* which is said */
+    json_decref(json);
     return rc;
 }
 
@@ -177,10 +178,21 @@ static int measure(const struct args *a, struct shore_machine **out, struct shor
     return rc;
 }
 
+static bool is_description(const char *path) {
+    struct shore_machine *m = NULL;
+    bool is = !shore_machine_read(path, &m, NULL);
+    shore_machine_free(m);
+    return is;
+}
+
 /* Before a minute of measuring: whether its result can be written. */
 static int check_out(const char *path, struct shore_diag *diag) {
-    char *copy = path ? strdup(path) : NULL;
-    int rc = copy && access(dirname(copy), W_OK) ? shore__fail_errno(diag, path, "cannot be written") : 0;
+    if (!path) return 0;
+    char *copy = strdup(path);
+    int rc = !copy ? shore__out_of_memory(diag)
+             : access(dirname(copy), W_OK)
+                 ? shore__fail_errno(diag, path, "cannot be written")
+                 : shore__check_replaced(path, is_description, "description of a machine", diag);
     free(copy);
     return rc;
 }

@@ -165,7 +165,9 @@ static void print_charges(struct paper *p, const struct shore__top *top) {
         line(p, "%s",
              top->line      ? "where its time goes is not known: its steps are an older version's, or lost"
              : top->damaged ? "metrics.jsonl is damaged: no line at its end can be read"
-                            : "no step has been made yet");
+             : top->run->hint_step
+                 ? "where its time goes is not known: metrics.jsonl has no line at its end that can be read"
+                 : "no step has been made yet");
         return;
     }
     line(p, "%s", "");

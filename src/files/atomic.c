@@ -30,6 +30,23 @@ bool shore__path_exists(const char *directory, const char *name) {
     return lstat(shore__path_in(directory, name).text, &st) == 0;
 }
 
+int shore__check_replaced(const char *path, bool (*is_kind)(const char *path), const char *kind,
+                          struct shore_diag *diag) {
+    struct stat st;
+    if (lstat(path, &st) || (S_ISREG(st.st_mode) && (!st.st_size || is_kind(path)))) return 0;
+    return shore__fail(diag, SHORE_EEXISTS, "%s: is there, and is no %s, so it is not replaced: choose another name",
+                       shore__shown(path).text, kind);
+}
+
+bool shore__file_begins(const char *path, const char *text) {
+    FILE *file = fopen(path, "re");
+    bool begins = file;
+    for (int c; begins && *text; text++)
+        begins = (c = fgetc(file)) != EOF && c == (unsigned char)*text;
+    if (file) fclose(file);
+    return begins;
+}
+
 int shore__write_at(int fd, const void *data, size_t bytes, uint64_t offset, const char *name,
                     struct shore_diag *diag) {
     const char *from = data;

@@ -29,6 +29,12 @@ int shore__file_copy(const char *from, const char *to, struct shore_diag *diag);
 /* Removes a file, and the temporary that a killed process left beside it. -1 with errno: the file stays. */
 int shore__atomic_remove(const char *path);
 
+/* Whether a result may take this name: nothing has it, or an empty file, or a file of the same kind. Links, devices and
+ * directories stay. kind: for the message. */
+int shore__check_replaced(const char *path, bool (*is_kind)(const char *path), const char *kind,
+                          struct shore_diag *diag);
+bool shore__file_begins(const char *path, const char *text);
+
 /* Writes all of data at offset. name: for messages. */
 int shore__write_at(int fd, const void *data, size_t bytes, uint64_t offset, const char *name, struct shore_diag *diag);
 /* Reads exactly so many bytes from offset; a shorter file is an error. */

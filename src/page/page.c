@@ -186,20 +186,13 @@ int shore_report_html(const char *const *runs, uint32_t nruns, const struct shor
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 static bool is_report(const char *path) {
-    char text[sizeof BEGINNING] = "";
-    FILE *file = fopen(path, "re");
-    size_t n = file ? fread(text, 1, sizeof BEGINNING - 1, file) : 0;
-    if (file) fclose(file);
-    return n == sizeof BEGINNING - 1 && memcmp(text, BEGINNING, n) == 0;
+    return shore__file_begins(path, BEGINNING);
 }
 
 int shore_report_save(const char *html, size_t bytes, const char *path, struct shore_diag *diag) {
     struct shore__atomic file = {.fd = -1};
-    struct stat st;
-    if (lstat(path, &st) == 0 && !(S_ISREG(st.st_mode) && is_report(path)))
-        return shore__fail(diag, SHORE_EEXISTS,
-                           "%s: is there, and is no report, so it is not replaced: choose another name", path);
-    int rc = shore__atomic_open(path, &file, diag);
+    int rc = shore__check_replaced(path, is_report, "report", diag);
+    if (!rc) rc = shore__atomic_open(path, &file, diag);
     if (!rc) rc = shore__write_at(file.fd, html, bytes, 0, path, diag);
     if (!rc) rc = shore__atomic_commit(&file, diag);
     shore__atomic_abort(&file);

@@ -99,15 +99,8 @@ static void put_events(FILE *out, struct shore__trace_read *t) {
             (unsigned long long)t->begin_ns + (uint64_t)json_integer_value(json_object_get(t->head, "unix_ns")));
 }
 
-/* Whether a trace may be written there: no file of another kind is. */
-static int check_target(const char *to, struct shore_diag *diag) {
-    char begin[sizeof BEGIN] = "";
-    FILE *file = fopen(to, "r");
-    size_t bytes = file ? fread(begin, 1, sizeof BEGIN - 1, file) : 0;
-    if (file) fclose(file);
-    if (!bytes || !strcmp(begin, BEGIN)) return 0;
-    return shore__fail(diag, SHORE_EEXISTS, "%s: is there, and is no trace, so it is not replaced: choose another name",
-                       to);
+static bool is_trace(const char *path) {
+    return shore__file_begins(path, BEGIN);
 }
 
 static int write_events(const char *to, struct shore__trace_read *t, struct shore_diag *diag) {
@@ -151,7 +144,7 @@ int shore_trace_export(const char *run, const char *to, struct shore_trace_writt
     const struct shore__path path = shore__path_in(run, SHORE__TRACE_FILE);
     unsigned char *data = NULL;
     size_t bytes = 0;
-    int rc = check_target(to, diag);
+    int rc = shore__check_replaced(to, is_trace, "trace", diag);
     if (!rc) rc = read_file(run, path.text, &data, &bytes, diag);
     if (!rc) rc = shore__trace_parse(data, bytes, path.text, &read, diag);
     free(data);

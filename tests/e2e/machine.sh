@@ -12,6 +12,10 @@ before=$(listing)
 
 refused "nothing is kept yet" "was not measured: 'longshore machine --drive PATH' measures" machine --kept
 refused "a result that cannot be written" "none/here.json: cannot be written" machine --out "$place/none/here.json"
+refused "a result in place of another file" "file: is there, and is no description of a machine" machine --out "$place/drive/file"
+refused "a result in place of a directory" "drive: is there, and is no description" machine --out "$place/drive"
+ln -s /dev/null "$place/link"
+refused "a result in place of a link" "link: is there, and is no description" machine --out "$place/link"
 refused "a drive that is not mounted" "$place/none: nothing is there: mount the drive" machine --drive "$place/none"
 [ ! -e "$kept" ] && ok "nor is anything kept" || fail "a refused measurement was kept"
 refused "a drive that is no machine" "is a directory: 'longshore machine --drive $place/drive'" machine "$place/drive"
@@ -21,6 +25,10 @@ start=$SECONDS
 took=$((SECONDS - start))
 [ $took -le 60 ] && ok "a minute" || fail "it took $took s"
 same "nothing is left on the drive" "$(listing)" "$before"
+must machine cpu-64gb --out "$place/here2.json"
+must machine "$place/here.json" --out "$place/here2.json" # a description is replaced
+same "the new one is there" "$("$LONGSHORE" machine "$place/here2.json" --json)" "$(cat "$place/json")"
+"$LONGSHORE" machine cpu-64gb --json >/dev/full 2>"$place/log" && fail "a full disk" || same "a full disk is said once" "$(wc -l <"$place/log")" 1
 same "one line" "$(wc -l <"$place/json")" 1
 documented machine "$place/json"
 same "what is kept is what it said" "$("$LONGSHORE" machine --kept --json)" "$(cat "$place/json")"

@@ -108,6 +108,8 @@ echo mine >mine.html
 refused "another file" "no report" report a -o mine.html
 same "another file stays" "$(cat mine.html)" mine
 refused "a directory" "no report" report a -o d
+mkfifo pipe && refused "a pipe" "no report" report a -o pipe
+: >empty.html && must report a -o empty.html
 refused "no directory" "No such file" report a -o nowhere/x.html
 same "nothing is left" "$(find . -name '.*partial' | wc -l)" 0
 

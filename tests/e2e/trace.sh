@@ -100,6 +100,9 @@ expect_failure 2 "no file named" "where to\? Give -o FILE" trace "$place/plain"
 expect_failure 2 "no run named" "which run" trace -o "$place/no"
 expect_failure 2 "nowhere to write" "$place/gone" trace "$place/slow" -o "$place/gone/x"
 expect_failure 2 "a file that is no trace" "text: is there, and is no trace" trace "$place/slow" -o "$place/text"
+ln -s "$place/slow.trace" "$place/link" && mkfifo "$place/pipe"
+expect_failure 2 "a link" "link: is there, and is no trace" trace "$place/slow" -o "$place/link"
+expect_failure 2 "a pipe" "pipe: is there, and is no trace" trace "$place/slow" -o "$place/pipe"
 [ -e "$place/no" ] && fail "a failure leaves a file" || ok "no file"
 refused "too many" "--trace" train "${base[@]}" --out "$place/no" --trace 1001
 refused "no number" "--trace" train "${base[@]}" --out "$place/no" --trace many
