@@ -64,6 +64,13 @@ static const unsigned char precisions[SHORE_PRECISIONS][SHORE_PRECISIONS] = {
                              SHORE_PRECISION_FP32},
 };
 
+bool shore__machine_computes(const struct shore_machine *machine) {
+    for (int kind = 0; kind < SHORE_WORKS; kind++)
+        for (int p = 0; p < SHORE_PRECISIONS; p++)
+            if (machine->rate[kind][p].n) return true;
+    return false;
+}
+
 double shore__machine_rate(const struct shore_machine *machine, enum shore_work_kind kind,
                            enum shore_precision precision, uint64_t rows) {
     if (!machine) machine = shore__machine_assumed();

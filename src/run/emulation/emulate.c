@@ -28,12 +28,13 @@ int shore__emulation_open(const char *name, struct shore_machine **out, struct s
     if (rc) return rc;
     const struct shore_machine *m = *out;
     if (m->link[0] > 0 || m->link[1] > 0 || m->ndrives || m->forward_seconds > 0 || m->backward_seconds > 0 ||
-        m->host_update > 0 || m->host_buffers)
+        m->host_update > 0 || m->host_buffers || shore__machine_computes(m))
         return 0;
     shore_machine_free(*out);
     *out = NULL;
-    return shore__fail(diag, SHORE_EINPUT,
-                       "%s: sets no limit: give \"link\", \"drives\", \"forward\" and \"backward\" of \"compute\", or "
-                       "\"host-update\"",
-                       shore__shown(name).text);
+    return shore__fail(
+        diag, SHORE_EINPUT,
+        "%s: sets no limit: give \"link\", \"drives\", \"host-update\", or, of \"compute\", \"products\" or "
+        "\"forward\" and \"backward\"",
+        shore__shown(name).text);
 }

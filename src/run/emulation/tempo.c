@@ -180,11 +180,7 @@ static double share_of(const struct shore__model *model, uint32_t block) {
 
 void shore__tempo_take_computing(struct shore__tempo *t, double forward, double backward) {
     if (!t || t->machine.forward_seconds > 0 || t->machine.backward_seconds > 0) return;
-    bool given = false;
-    for (int kind = 0; kind < SHORE_WORKS; kind++)
-        for (int p = 0; p < SHORE_PRECISIONS; p++)
-            given |= t->machine.rate[kind][p].n > 0;
-    if (!given) return;
+    if (!shore__machine_computes(&t->machine)) return;
     t->machine.forward_seconds = forward;
     t->machine.backward_seconds = backward;
 }
