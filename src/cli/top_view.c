@@ -160,21 +160,36 @@ static void print_progress(struct paper *p, const struct shore__top *top) {
     if (text[0]) line(p, "%s", text);
 }
 
+/* Why nothing is known of a step's time. No line is longer than 40 columns. */
+static void print_nothing(struct paper *p, const struct shore__top *top) {
+    if (!top->line && !top->damaged && !top->run->hint_step) {
+        line(p, "no step has been made yet");
+        return;
+    }
+    line(p, "where its time goes is not known:");
+    line(p, "%s",
+         top->line      ? "steps are an older version's, or lost"
+         : top->damaged ? "metrics.jsonl is damaged at its end"
+                        : "metrics.jsonl's end cannot be read");
+}
+
+/* Where there are not rows for all, the largest ones. */
 static void print_charges(struct paper *p, const struct shore__top *top) {
     if (!top->steps) {
-        line(p, "%s",
-             top->line      ? "where its time goes is not known: its steps are an older version's, or lost"
-             : top->damaged ? "metrics.jsonl is damaged: no line at its end can be read"
-             : top->run->hint_step
-                 ? "where its time goes is not known: metrics.jsonl has no line at its end that can be read"
-                 : "no step has been made yet");
+        print_nothing(p, top);
         return;
     }
     line(p, "%s", "");
     line(p, "a step's time, mean of %u: %s", top->steps, shore__format_seconds(top->step_seconds).text);
-    for (int i = 0; i < SHORE_CHARGES; i++)
-        if (top->charge_seconds[i] > 0) share_bar(p, shore_charge_name(i), top->charge_seconds[i], top->step_seconds);
-    if (top->damaged) line(p, "metrics.jsonl is damaged: lines that cannot be read are left out");
+    const unsigned rows = !p->rows ? SHORE_CHARGES : p->rows > p->used + 1 ? p->rows - p->used - 1 : 0;
+    for (int i = 0; i < SHORE_CHARGES; i++) {
+        unsigned larger = 0;
+        for (int k = 0; k < SHORE_CHARGES; k++)
+            larger += top->charge_seconds[k] > top->charge_seconds[i];
+        if (top->charge_seconds[i] > 0 && larger < rows)
+            share_bar(p, shore_charge_name(i), top->charge_seconds[i], top->step_seconds);
+    }
+    if (top->damaged) line(p, "metrics.jsonl: damaged lines left out");
 }
 
 /* Lanes beside those of the drives, which are below. The emulated machine's are in the metrics. */
