@@ -144,6 +144,13 @@ struct shore__written shore__format_count(uint64_t count) {
     return out;
 }
 
+struct shore__written shore__format_number(double value) {
+    struct shore__written out;
+    if (value >= 99.95 && value < 1e15) return shore__format_count((uint64_t)(value + 0.5));
+    snprintf(out.text, sizeof out.text, "%.3g", value);
+    return out;
+}
+
 struct shore__written shore__format_seconds(double seconds) {
     struct shore__written out;
     if (!(seconds >= 0.0 && seconds < 1e15)) {

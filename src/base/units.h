@@ -32,6 +32,8 @@ struct shore__written shore__format_size(uint64_t bytes);
 struct shore__written shore__format_digest(const unsigned char digest[16]);
 /* "50,257" */
 struct shore__written shore__format_count(uint64_t count);
+/* "0.312", "50,257": three digits; from 100 on whole. */
+struct shore__written shore__format_number(double value);
 /* "3 h 12 min", "4.2 s". */
 struct shore__written shore__format_seconds(double seconds);
 

@@ -9,23 +9,6 @@
 #define WIDE 1000.0 /* of a plot, in its own units, and its height */
 #define TICKS 4     /* about so many of an axis */
 
-void shore__say_seconds(struct shore__page *p, double seconds) {
-    shore__page_put(p, "%s", shore__format_seconds(seconds).text);
-}
-
-void shore__say_bytes(struct shore__page *p, double bytes) {
-    shore__page_put(p, "%s", shore__format_size((uint64_t)bytes).text);
-}
-
-void shore__say_number(struct shore__page *p, double value) {
-    if (fabs(value) < 99.95)
-        shore__page_put(p, "%.3g", value);
-    else if (value < 0 || value > 1e15)
-        shore__page_put(p, "%.3e", value);
-    else
-        shore__page_put(p, "%s", shore__format_count((uint64_t)(value + 0.5)).text);
-}
-
 /* ---- charts ------------------------------------------------------------------------------------------------------ */
 
 struct axes {
@@ -88,15 +71,14 @@ static void put_grid(struct shore__page *p, const struct axes *a) {
 }
 
 static void put_ticks(struct shore__page *p, const struct axes *a) {
-    double tick = tick_of(a->y1 - a->y0), step = fmax(tick_of(a->x1 - a->x0), 1);
+    double tick = tick_of(a->y1 - a->y0), step = fmax(tick_of(a->x1 - a->x0), 1), first = ceil(a->x0 / step) * step;
     for (int i = 0; a->y0 + i * tick < a->y1 + tick / 2; i++) {
         double value = a->y0 + i * tick;
-        shore__page_put(p, "<span class=\"y\" style=\"top:%.1f%%\">", up(a, value) / WIDE * 100);
-        shore__say_number(p, fabs(value) < tick / 2 ? 0 : value);
-        shore__page_put(p, "</span>");
+        shore__page_put(p, "<span class=\"y\" style=\"top:%.1f%%\">%s</span>", up(a, value) / WIDE * 100,
+                        shore__format_number(fabs(value) < tick / 2 ? 0 : value).text);
     }
-    for (double at = ceil(a->x0 / step) * step; at <= a->x1; at += step) {
-        double where = across(a, at) / WIDE * 100;
+    for (int i = 0; first + i * step <= a->x1; i++) {
+        double at = first + i * step, where = across(a, at) / WIDE * 100;
         shore__page_put(p, "<span class=\"x%s\" style=\"left:%.1f%%\">%s</span>", where > 92 ? " end" : "", where,
                         shore__format_count((uint64_t)fmax(at, 0)).text);
     }
@@ -132,12 +114,21 @@ static void put_line(struct shore__page *p, const struct axes *a, const struct s
     shore__page_put(p, "\"/>");
 }
 
+void shore__figure_key(struct shore__page *p, uint32_t colour, const char *style) {
+    if (style)
+        shore__page_put(
+            p, "<svg class=\"key\" viewBox=\"0 0 10 10\"><rect class=\"%s\" width=\"10\" height=\"10\"/></svg>", style);
+    else
+        shore__page_put(p,
+                        "<svg class=\"key\" viewBox=\"0 0 24 10\"><path class=\"line k%u d%u\" d=\"M0 5H24\"/></svg>",
+                        colour % 8, colour / 8);
+}
+
 static void put_legend(struct shore__page *p, const struct shore__series *s, size_t n) {
     shore__page_put(p, "<ul class=\"legend\">");
     for (size_t k = 0; k < n; k++) {
-        shore__page_put(
-            p, "<li><svg class=\"key\" viewBox=\"0 0 24 10\"><path class=\"line k%u d%u\" d=\"M0 5H24\"/></svg>",
-            s[k].colour % 8, s[k].colour / 8);
+        shore__page_put(p, "<li>");
+        shore__figure_key(p, s[k].colour, NULL);
         shore__page_say(p, s[k].name);
         shore__page_put(p, "</li>");
     }
@@ -172,32 +163,33 @@ void shore__figure_chart(struct shore__page *p, const char *title, const char *a
 
 /* ---- bars -------------------------------------------------------------------------------------------------------- */
 
+const char *shore__charge_style(uint32_t charge) {
+    static const char *const styles[SHORE_CHARGES] = {"g1", "k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7"};
+    return charge < SHORE_CHARGES ? styles[charge] : "g2";
+}
+
 void shore__figure_bar(struct shore__page *p, const struct shore__bar_part *parts, size_t n, double whole, double mark,
-                       void (*say)(struct shore__page *p, double value)) {
-    double at = 0, sum = 0;
-    for (size_t i = 0; i < n; i++)
-        sum += parts[i].value;
+                       shore__says *say) {
+    double at = 0;
     shore__page_put(p,
                     "<div class=\"bar\"><svg viewBox=\"0 0 %g 10\" preserveAspectRatio=\"none\"><path class=\"rail\" "
                     "d=\"M0 0H%gV10H0Z\"/>",
                     WIDE, WIDE);
-    for (size_t i = 0; i < n; at += parts[i++].value) {
+    for (size_t i = 0; i < n; i++) {
         if (!(parts[i].value > 0)) continue;
-        shore__page_put(p, "<rect class=\"%s\" x=\"%.2f\" width=\"%.2f\" height=\"10\"><title>%s, ", parts[i].style,
-                        at / whole * WIDE, parts[i].value / whole * WIDE, parts[i].name);
-        say(p, parts[i].value);
-        shore__page_put(p, "</title></rect>");
+        shore__page_put(p, "<rect class=\"%s\" x=\"%.2f\" width=\"%.2f\" height=\"10\"><title>%s, %s</title></rect>",
+                        parts[i].style, at / whole * WIDE, parts[i].value / whole * WIDE, parts[i].name,
+                        say(parts[i].value).text);
+        at += parts[i].value;
     }
     if (mark > 0) shore__page_put(p, "<path class=\"mark\" d=\"M%.2f 0V10\"/>", mark / whole * WIDE);
     shore__page_put(p, "</svg></div><ul class=\"legend parts\">");
     for (size_t i = 0; i < n; i++) {
         if (!(parts[i].value > 0)) continue;
-        shore__page_put(
-            p,
-            "<li><svg class=\"key\" viewBox=\"0 0 10 10\"><rect class=\"%s\" width=\"10\" height=\"10\"/></svg>%s <b>",
-            parts[i].style, parts[i].name);
-        say(p, parts[i].value);
-        shore__page_put(p, "</b> <i>%.*f %%</i></li>", parts[i].value < sum / 100 ? 1 : 0, 100 * parts[i].value / sum);
+        shore__page_put(p, "<li>");
+        shore__figure_key(p, 0, parts[i].style);
+        shore__page_put(p, "%s <b>%s</b> <i>%.*f %%</i></li>", parts[i].name, say(parts[i].value).text,
+                        parts[i].value < at / 100 ? 1 : 0, 100 * parts[i].value / at);
     }
     shore__page_put(p, "</ul>");
 }

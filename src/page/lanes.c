@@ -29,7 +29,6 @@ static const char *name_of(const struct shore__trace_read *t, const char *kind, 
 
 static void put_row(struct shore__page *p, const struct shore__trace_read *t, const struct shore__work_span *s,
                     size_t n, const struct shore__work_span *step) {
-    static const char *const styles[] = {"g1", "k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7"};
     bool charges = s->kind == SHORE__SPAN_CHARGE;
     double scale = WIDE / (double)(step->end_ns - step->begin_ns);
     shore__page_put(p, "<tr><th>");
@@ -43,14 +42,11 @@ static void put_row(struct shore__page *p, const struct shore__trace_read *t, co
             if (s[i].end_ns > end) end = s[i].end_ns;
         if (begin < step->begin_ns) begin = step->begin_ns;
         if (end > step->end_ns) end = step->end_ns;
-        shore__page_put(p, "<rect class=\"%s\" x=\"%.1f\" width=\"%.1f\" height=\"10\">",
-                        !charges                                ? "k0"
-                        : what < sizeof styles / sizeof *styles ? styles[what]
-                                                                : "g2",
-                        (double)(begin - step->begin_ns) * scale, (double)(end - begin) * scale);
-        shore__page_put(p, "<title>"), shore__page_say(p, name_of(t, charges ? "charges" : "lanes", what));
-        shore__page_put(p, ", "), shore__say_seconds(p, (double)(end - begin) * 1e-9),
-            shore__page_put(p, "</title></rect>");
+        shore__page_put(p, "<rect class=\"%s\" x=\"%.1f\" width=\"%.1f\" height=\"10\"><title>",
+                        charges ? shore__charge_style(what) : "k0", (double)(begin - step->begin_ns) * scale,
+                        (double)(end - begin) * scale);
+        shore__page_say(p, name_of(t, charges ? "charges" : "lanes", what));
+        shore__page_put(p, ", %s</title></rect>", shore__format_seconds((double)(end - begin) * 1e-9).text);
     }
     shore__page_put(p, "</svg></td></tr>");
 }
@@ -69,11 +65,11 @@ static void put_lanes(struct shore__page *p, const struct shore__trace_read *t) 
             t->spans[i].end_ns > step.begin_ns)
             t->spans[n++] = t->spans[i];
     qsort(t->spans, n, sizeof *t->spans, compare);
-    shore__page_put(
-        p, "<section><h3>Lanes of step %llu</h3><p>What worked when, from the beginning of the step to its end, after ",
-        (unsigned long long)step.amount);
-    shore__say_seconds(p, (double)(step.end_ns - step.begin_ns) * 1e-9);
-    shore__page_put(p, ".</p><table class=\"lanes\">");
+    shore__page_put(p,
+                    "<section><h3>Lanes of step %llu</h3><p>What worked when, from the beginning of the step to its "
+                    "end, after %s.</p><table class=\"lanes\">",
+                    (unsigned long long)step.amount,
+                    shore__format_seconds((double)(step.end_ns - step.begin_ns) * 1e-9).text);
     size_t i = 0;
     for (size_t end; i < n && rows++ < ROWS_MOST; i = end) {
         for (end = i; end < n && lane_of(&t->spans[end]) == lane_of(&t->spans[i]);)

@@ -76,19 +76,6 @@ static void put_what(struct shore__page *p, const struct shore__told *t) {
     shore__page_put(p, "</p>");
 }
 
-static void cell(struct shore__page *p, double value, void (*say)(struct shore__page *, double)) {
-    shore__page_put(p, "<td>");
-    if (value > 0)
-        say(p, value);
-    else
-        shore__page_put(p, "–");
-    shore__page_put(p, "</td>");
-}
-
-static void say_loss(struct shore__page *p, double loss) {
-    shore__page_put(p, "%.4f", loss);
-}
-
 /* Of runs beside one another: neighbours differ most. */
 static uint32_t colour_of(uint32_t run) {
     static const uint32_t order[] = {0, 6, 2, 4, 5, 1, 7, 3};
@@ -100,17 +87,16 @@ static void put_table(struct shore__page *p, const struct shore__told *t, uint32
                        "<th>a step</th><th>tokens/s</th><th>memory</th></tr></thead>");
     for (uint32_t i = 0; i < n; i++) {
         double seconds = t[i].usual.of[SHORE__TOLD_STEP_SECONDS];
-        shore__page_put(p,
-                        "<tr><th><svg class=\"key\" viewBox=\"0 0 24 10\"><path class=\"line k%u d%u\" d=\"M0 "
-                        "5H24\"/></svg><a href=\"#run%u\">",
-                        colour_of(i) % 8, i / 8, i);
+        shore__page_put(p, "<tr><th>");
+        shore__figure_key(p, colour_of(i), NULL);
+        shore__page_put(p, "<a href=\"#run%u\">", i);
         shore__page_say(p, t[i].name);
         shore__page_put(p, "</a></th><td>%s</td>", shore__format_count(t[i].steps).text);
-        cell(p, t[i].last_loss, say_loss);
-        cell(p, t[i].val_loss, say_loss);
-        cell(p, seconds, shore__say_seconds);
-        cell(p, seconds > 0 ? t[i].usual.of[SHORE__TOLD_TOKENS] / seconds : 0, shore__say_number);
-        cell(p, t[i].resident_bytes, shore__say_bytes);
+        shore__page_cell(p, t[i].last_loss, shore__say_loss);
+        shore__page_cell(p, t[i].val_loss, shore__say_loss);
+        shore__page_cell(p, seconds, shore__format_seconds);
+        shore__page_cell(p, seconds > 0 ? t[i].usual.of[SHORE__TOLD_TOKENS] / seconds : 0, shore__format_number);
+        shore__page_cell(p, t[i].resident_bytes, shore__say_bytes);
         shore__page_put(p, "</tr>");
     }
     shore__page_put(p, "</table></div>");

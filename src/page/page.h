@@ -1,7 +1,7 @@
 /* A page about runs: what metrics.jsonl and plan.json say, as HTML that needs nothing else.
  *
- * text.c: the page as it grows, and escapes. curve.c: steps, thinned. told.c: a run's files, read. figures.c: charts
- * and bars. lanes.c: a step that was traced. run_page.c: what is said of a run. page.c: the API of report.h. */
+ * text.c: the page as it grows, escapes, values. curve.c: steps, thinned. told.c: a run's files, read. figures.c:
+ * charts and bars. lanes.c: a step that was traced. run_page.c: what is said of a run. page.c: the API of report.h. */
 #ifndef SHORE_PAGE_PAGE_H
 #define SHORE_PAGE_PAGE_H
 
@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/units.h"
 #include "longshore/metrics.h"
 
 /* ---- text.c ------------------------------------------------------------------------------------------------------ */
@@ -24,6 +25,13 @@ struct shore__page {
 __attribute__((format(printf, 2, 3))) void shore__page_put(struct shore__page *p, const char *format, ...);
 /* Any bytes as text of HTML, SVG or an attribute in double quotes: markup is escaped, and what is no text is U+FFFD. */
 void shore__page_say(struct shore__page *p, const char *text);
+
+/* A value for people. */
+typedef struct shore__written shore__says(double value);
+struct shore__written shore__say_bytes(double bytes);
+struct shore__written shore__say_loss(double loss);
+/* A cell of a table; what is not known, a dash. */
+void shore__page_cell(struct shore__page *p, double value, shore__says *say);
 
 /* ---- curve.c ----------------------------------------------------------------------------------------------------- */
 
@@ -119,14 +127,13 @@ struct shore__bar_part {
     const char *name, *style;
     double value;
 };
-/* Parts beside one another, and what they are. whole: the width of the bar; mark: of it, drawn as a line; 0: none. say:
- * a value for people. */
+/* Parts beside one another, and what they are. whole: the width of the bar; mark: of it, drawn as a line; 0: none. */
 void shore__figure_bar(struct shore__page *p, const struct shore__bar_part *parts, size_t n, double whole, double mark,
-                       void (*say)(struct shore__page *p, double value));
-void shore__say_seconds(struct shore__page *p, double seconds);
-void shore__say_bytes(struct shore__page *p, double bytes);
-/* Three digits; from 100 on whole, with commas. */
-void shore__say_number(struct shore__page *p, double value);
+                       shore__says *say);
+/* A stroke or, with a style, a square in the colour of what is named behind it. */
+void shore__figure_key(struct shore__page *p, uint32_t colour, const char *style);
+/* The style of what was charged; of what a later version charges, that of the rest. */
+const char *shore__charge_style(uint32_t charge);
 
 /* ---- lanes.c ----------------------------------------------------------------------------------------------------- */
 

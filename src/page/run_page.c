@@ -1,5 +1,6 @@
 /* What the page says of one run. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,35 +16,30 @@ static double usual(const struct shore__told *t, enum shore__told_key key) {
     return t->usual.of[key];
 }
 
-static void say_times(struct shore__page *p, double ratio) {
-    shore__page_put(p, "%.2f", ratio);
+static struct shore__written say_times(double ratio) {
+    struct shore__written out;
+    snprintf(out.text, sizeof out.text, "%.2f", ratio);
+    return out;
 }
 
 /* ---- the head ---------------------------------------------------------------------------------------------------- */
 
-static void tile(struct shore__page *p, const char *name, double value, void (*say)(struct shore__page *, double),
-                 const char *after) {
-    if (!(value > 0) && !(value < 0)) return;
-    shore__page_put(p, "<li><span>%s</span><b>", name);
-    say(p, value);
-    shore__page_put(p, "</b> %s</li>", after);
-}
-
-static void say_loss(struct shore__page *p, double loss) {
-    shore__page_put(p, "%.4f", loss);
+static void tile(struct shore__page *p, const char *name, double value, shore__says *say, const char *after) {
+    if (value > 0 || value < 0)
+        shore__page_put(p, "<li><span>%s</span><b>%s</b> %s</li>", name, say(value).text, after);
 }
 
 static void put_tiles(struct shore__page *p, const struct shore__told *t) {
     double seconds = usual(t, SHORE__TOLD_STEP_SECONDS), tokens = usual(t, SHORE__TOLD_TOKENS);
     shore__page_put(p, "<ul class=\"tiles\">");
-    tile(p, "Loss", t->last_loss, say_loss, "");
-    tile(p, "Validation loss", t->val_loss, say_loss, "");
-    tile(p, "Best validation loss", t->best_val_loss < t->val_loss ? t->best_val_loss : 0, say_loss, "");
-    tile(p, "A step takes", seconds, shore__say_seconds, "");
-    tile(p, "Throughput", seconds > 0 ? tokens / seconds : 0, shore__say_number, "tokens/s");
+    tile(p, "Loss", t->last_loss, shore__say_loss, "");
+    tile(p, "Validation loss", t->val_loss, shore__say_loss, "");
+    tile(p, "Best validation loss", t->best_val_loss < t->val_loss ? t->best_val_loss : 0, shore__say_loss, "");
+    tile(p, "A step takes", seconds, shore__format_seconds, "");
+    tile(p, "Throughput", seconds > 0 ? tokens / seconds : 0, shore__format_number, "tokens/s");
     tile(p, "Memory, at most", t->resident_bytes, shore__say_bytes, "");
     tile(p, "GPU memory, at most", t->gpu_bytes, shore__say_bytes, "");
-    tile(p, "Steps took", t->seconds, shore__say_seconds, "together");
+    tile(p, "Steps took", t->seconds, shore__format_seconds, "together");
     shore__page_put(p, "</ul>");
 }
 
@@ -68,33 +64,21 @@ static void put_notes(struct shore__page *p, const struct shore__told *t) {
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 
-static const struct {
-    const char *name, *style, *about;
-} charges[SHORE_CHARGES] = {
-    [SHORE_CHARGE_BETWEEN] = {"before forward", "g1", "the script, batches, samples"},
-    [SHORE_CHARGE_FORWARD] = {"forward", "k0", "computing"},
-    [SHORE_CHARGE_AGAIN] = {"again", "k1", "forward, computed again in backward"},
-    [SHORE_CHARGE_BACKWARD] = {"backward", "k2", "computing"},
-    [SHORE_CHARGE_UPDATE] = {"update", "k3", "on this host"},
-    [SHORE_CHARGE_BUS] = {"bus", "k4", "waiting for copies to and from the GPU"},
-    [SHORE_CHARGE_LINK] = {"link", "k5", "waiting for bytes between host and drives"},
-    [SHORE_CHARGE_DRIVE] = {"drive", "k6", "waiting for the drives themselves"},
-    [SHORE_CHARGE_COMMIT] = {"commit", "k7", "waiting until the step is durable"},
-};
-
 static void put_step(struct shore__page *p, const struct shore__told *t) {
     double seconds = usual(t, SHORE__TOLD_STEP_SECONDS), rest = seconds;
     struct shore__bar_part parts[SHORE_CHARGES + 4];
     size_t n = 0;
     uint32_t of = t->timed < SHORE__TOLD_RECENT ? t->timed : SHORE__TOLD_RECENT;
-    shore__page_put(p, "<section><h3>Where a step's time goes</h3><p>A step takes ");
-    shore__say_seconds(p, seconds);
-    shore__page_put(p, ": the mean of %s, without the quickest and the slowest quarter.</p>",
+    shore__page_put(p,
+                    "<section><h3>Where a step's time goes</h3><p>A step takes %s: the mean of %s, without "
+                    "the quickest and the slowest quarter.</p>",
+                    shore__format_seconds(seconds).text,
                     of == 1                   ? "one step"
                     : of < SHORE__TOLD_RECENT ? "all steps"
                                               : "the last 128 steps");
     for (int i = 0; t->usual.charged && i < SHORE_CHARGES; i++)
-        parts[n++] = (struct shore__bar_part){charges[i].name, charges[i].style, t->usual.charges[i]};
+        parts[n++] = (struct shore__bar_part){shore_charge_name((enum shore_charge)i), shore__charge_style((uint32_t)i),
+                                              t->usual.charges[i]};
     if (!t->usual.charged) {
         parts[n++] = (struct shore__bar_part){"computing", "k0", usual(t, SHORE__TOLD_COMPUTE_SECONDS)};
         parts[n++] = (struct shore__bar_part){"waiting for drives", "k6", usual(t, SHORE__TOLD_WAIT_SECONDS)};
@@ -104,7 +88,7 @@ static void put_step(struct shore__page *p, const struct shore__told *t) {
     for (size_t i = 0; i < n; i++)
         rest -= parts[i].value;
     if (rest > seconds / 1000) parts[n++] = (struct shore__bar_part){"charged to nothing", "g2", rest};
-    shore__figure_bar(p, parts, n, seconds, 0, shore__say_seconds);
+    shore__figure_bar(p, parts, n, seconds, 0, shore__format_seconds);
     if (!t->usual.charged)
         shore__page_put(p, "<p class=\"none\">An older version wrote these metrics, which says no more.</p>");
     shore__page_put(p, "</section>");
@@ -129,14 +113,14 @@ static void put_memory(struct shore__page *p, const struct shore__told *t) {
         sum += parts[n++].value;
     }
     double whole = fmax(fmax(t->beside_imports ? 0 : budget, sum), t->beside_imports ? 0 : t->resident_bytes);
-    shore__page_put(p, "<section><h3>Memory</h3><p>The process had ");
-    shore__say_bytes(p, t->resident_bytes);
-    shore__page_put(p, " at most%s",
+    shore__page_put(p, "<section><h3>Memory</h3><p>The process had %s at most%s",
+                    shore__say_bytes(t->resident_bytes).text,
                     t->beside_imports ? ", with what Python and PyTorch take once they are imported" : "");
-    if (peak) shore__page_put(p, "; by plan, "), shore__say_bytes(p, peak);
-    if (peak && t->beside_imports) shore__page_put(p, " beside that");
-    if (budget) shore__page_put(p, "; the budget%s is ", t->of_engine ? " of what Longshore holds" : "");
-    if (budget) shore__say_bytes(p, budget);
+    if (peak)
+        shore__page_put(p, "; by plan, %s%s", shore__say_bytes(peak).text, t->beside_imports ? " beside that" : "");
+    if (budget)
+        shore__page_put(p, "; the budget%s is %s", t->of_engine ? " of what Longshore holds" : "",
+                        shore__say_bytes(budget).text);
     shore__page_put(p, ".</p>");
     if (n) {
         shore__page_put(p, "<p class=\"caption\">By plan, when a step needs most%s%s</p>",
@@ -162,43 +146,26 @@ static void put_bytes(struct shore__page *p, const struct shore__told *t, double
                        "second</th><th>a day</th></tr></thead>");
     for (size_t i = 0; i < 3; i++) {
         double bytes = usual(t, rows[i].key);
-        shore__page_put(p, "<tr><th>%s</th><td>", rows[i].name);
-        shore__say_bytes(p, bytes);
-        shore__page_put(p, "</td><td>");
-        shore__say_bytes(p, bytes * steps_a_day / SHORE__DAY_SECONDS);
-        shore__page_put(p, "</td><td>");
-        shore__say_bytes(p, bytes * steps_a_day);
-        shore__page_put(p, "</td></tr>");
+        shore__page_put(p, "<tr><th>%s</th><td>%s</td><td>%s</td><td>%s</td></tr>", rows[i].name,
+                        shore__say_bytes(bytes).text, shore__say_bytes(bytes * steps_a_day / SHORE__DAY_SECONDS).text,
+                        shore__say_bytes(bytes * steps_a_day).text);
     }
-    shore__page_put(p, "</table><p>The run has written ");
-    shore__say_bytes(p, t->written_bytes);
-    shore__page_put(p, " to %u drive%s so far.", t->drives, t->drives == 1 ? "" : "s");
-    if (tbw_bytes > 0 && written > 0) {
-        shore__page_put(p, " At this pace, a drive%s that is rated to write ",
-                        t->drives > 1 ? " with an equal share" : "");
-        shore__say_bytes(p, tbw_bytes);
-        shore__page_put(p, " lasts <b>");
-        shore__say_number(p, tbw_bytes * (t->drives ? t->drives : 1) / written);
-        shore__page_put(p, "</b> days.");
-    }
+    shore__page_put(p, "</table><p>The run has written %s to %u drive%s so far.",
+                    shore__say_bytes(t->written_bytes).text, t->drives, t->drives == 1 ? "" : "s");
+    if (tbw_bytes > 0 && written > 0)
+        shore__page_put(p, " At this pace, a drive%s that is rated to write %s lasts <b>%s</b> days.",
+                        t->drives > 1 ? " with an equal share" : "", shore__say_bytes(tbw_bytes).text,
+                        shore__format_number(tbw_bytes * (t->drives ? t->drives : 1) / written).text);
     shore__page_put(p, "</p></section>");
 }
 
 /* ---- plan and truth ---------------------------------------------------------------------------------------------- */
 
-static void compare(struct shore__page *p, const char *name, double plan, double truth,
-                    void (*say)(struct shore__page *, double)) {
+static void compare(struct shore__page *p, const char *name, double plan, double truth, shore__says *say) {
     if (!(plan > 0) && !(truth > 0)) return;
-    shore__page_put(p, "<tr><th>%s</th><td>", name);
-    say(p, plan);
-    shore__page_put(p, "</td><td>");
-    say(p, truth);
-    shore__page_put(p, "</td><td>");
-    if (plan > 0 && truth > 0)
-        say_times(p, truth / plan);
-    else
-        shore__page_put(p, "–");
-    shore__page_put(p, "</td></tr>");
+    shore__page_put(p, "<tr><th>%s</th><td>%s</td><td>%s</td>", name, say(plan).text, say(truth).text);
+    shore__page_cell(p, plan > 0 ? truth / plan : 0, say_times);
+    shore__page_put(p, "</tr>");
 }
 
 /* Work of a lane beside what the step was charged for it. */
@@ -224,14 +191,10 @@ static void put_lanes(struct shore__page *p, const struct shore__told *t) {
         for (int k = 0; k < 3 && rows[i].charges[k] >= 0; k++)
             took += t->usual.charges[rows[i].charges[k]];
         if (!(work > 0) && !(took > 0)) continue;
-        shore__page_put(p,
-                        "<tr><th><svg class=\"key\" viewBox=\"0 0 10 10\"><rect class=\"%s\" width=\"10\" "
-                        "height=\"10\"/></svg>%s</th><td>",
-                        rows[i].style, rows[i].name);
-        shore__say_seconds(p, work);
-        shore__page_put(p, "</td><td>");
-        shore__say_seconds(p, took);
-        shore__page_put(p, "</td></tr>");
+        shore__page_put(p, "<tr><th>");
+        shore__figure_key(p, 0, rows[i].style);
+        shore__page_put(p, "%s</th><td>%s</td><td>%s</td></tr>", rows[i].name, shore__format_seconds(work).text,
+                        shore__format_seconds(took).text);
     }
     shore__page_put(
         p, "</table><p class=\"none\">Lanes work at the same time: a step waits for what the others do not hide.</p>");
@@ -244,9 +207,9 @@ static void put_plan(struct shore__page *p, const struct shore__told *t) {
     shore__page_put(p, "<section><h3>Plan and truth</h3>");
     if (rates) shore__page_put(p, "<p>The plan is made of "), shore__page_say(p, rates), shore__page_put(p, ".</p>");
     shore__page_put(p, "<table><thead><tr><th></th><th>plan</th><th>truth</th><th>truth / plan</th></tr></thead>");
-    compare(p, "a step", planned(t, "step_seconds"), seconds, shore__say_seconds);
+    compare(p, "a step", planned(t, "step_seconds"), seconds, shore__format_seconds);
     compare(p, "tokens a second", planned(t, "tokens_per_second"),
-            seconds > 0 ? usual(t, SHORE__TOLD_TOKENS) / seconds : 0, shore__say_number);
+            seconds > 0 ? usual(t, SHORE__TOLD_TOKENS) / seconds : 0, shore__format_number);
     if (!t->beside_imports)
         compare(p, "memory, at most", planned(t, "peak_bytes"), t->resident_bytes, shore__say_bytes);
     compare(p, "over the link", planned(t, "link_bytes"), usual(t, SHORE__TOLD_LINK_BYTES), shore__say_bytes);
@@ -284,11 +247,9 @@ static void put_changes(struct shore__page *p, const struct shore__told *t) {
     for (; best < n && rate_of(sorted[best]) >= WORTH * now; best++) {
         shore__page_put(p, "<li><b>%.2f×</b> With ", rate_of(sorted[best]) / now);
         shore__page_say(p, json_string_value(json_object_get(sorted[best], "change")));
-        shore__page_put(p, ", a step takes ");
-        shore__say_seconds(p, json_number_value(json_object_get(sorted[best], "step_seconds")));
-        shore__page_put(p, ", and training makes ");
-        shore__say_number(p, rate_of(sorted[best]));
-        shore__page_put(p, " tokens a second.</li>");
+        shore__page_put(p, ", a step takes %s, and training makes %s tokens a second.</li>",
+                        shore__format_seconds(json_number_value(json_object_get(sorted[best], "step_seconds"))).text,
+                        shore__format_number(rate_of(sorted[best])).text);
     }
     shore__page_put(p, "</ul><p>By plan, ");
     if (!best) shore__page_put(p, "no change makes it faster");

@@ -71,3 +71,17 @@ void shore__page_say(struct shore__page *p, const char *text) {
         left -= taken;
     }
 }
+
+struct shore__written shore__say_bytes(double bytes) {
+    return shore__format_size(bytes < 1e19 ? (uint64_t)bytes : UINT64_MAX);
+}
+
+struct shore__written shore__say_loss(double loss) {
+    struct shore__written out;
+    snprintf(out.text, sizeof out.text, "%.4f", loss);
+    return out;
+}
+
+void shore__page_cell(struct shore__page *p, double value, shore__says *say) {
+    shore__page_put(p, "<td>%s</td>", value > 0 ? say(value).text : "–");
+}

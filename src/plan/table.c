@@ -30,18 +30,6 @@ static const char *string(const json_t *of, const char *key) {
 #define SIZE_OF(of, key) shore__format_size((uint64_t)number(of, key)).text
 #define SIZE_UP(of, key) shore__format_size_up((uint64_t)number(of, key)).text
 
-/* A number: whole, or of three digits. */
-static struct shore__written readable(double value) {
-    struct shore__written out;
-    if (value > 0 && value < 0.001)
-        snprintf(out.text, sizeof out.text, "less than 0.001");
-    else if (value < 100)
-        snprintf(out.text, sizeof out.text, "%.3g", value);
-    else
-        out = shore__format_count(value < 1e18 ? (uint64_t)(value + 0.5) : UINT64_C(1000000000000000000));
-    return out;
-}
-
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 static void row(const struct table *t, const char *label, const char *format, ...)
@@ -133,7 +121,8 @@ static void print_time(const struct table *t) {
                 shore__format_seconds(json_number_value(seconds)).text);
     }
     if (nth % 2) fputc('\n', t->out);
-    row(t, "tokens", "%s a second, %s a day", readable(tokens).text, readable(tokens * SHORE__DAY_SECONDS).text);
+    row(t, "tokens", "%s a second, %s a day", shore__format_number(tokens).text,
+        shore__format_number(tokens * SHORE__DAY_SECONDS).text);
 }
 
 static void print_moved(const struct table *t) {
@@ -148,7 +137,8 @@ static void print_moved(const struct table *t) {
     json_decref(all);
     row(t, "wear", "%s written a day", SIZE_OF(f, "written_bytes_per_day"));
     if (json_object_get(f, "days_until_tbw"))
-        row(t, "", "the drive that wears fastest lasts %s days", readable(number(f, "days_until_tbw")).text);
+        row(t, "", "the drive that wears fastest lasts %s days",
+            shore__format_number(number(f, "days_until_tbw")).text);
 }
 
 static void print_changes(const struct table *t) {
@@ -159,7 +149,7 @@ static void print_changes(const struct table *t) {
     json_array_foreach(json_object_get(t->figures, "what_if"), i, change) {
         double then = number(change, "tokens_per_second");
         fprintf(t->out, "  %-40s%14s a step%9s%6.2fx\n", string(change, "change"),
-                shore__format_seconds(number(change, "step_seconds")).text, readable(then).text,
+                shore__format_seconds(number(change, "step_seconds")).text, shore__format_number(then).text,
                 tokens > 0 ? then / tokens : 0);
     }
 }

@@ -117,7 +117,7 @@ static int measure_least(const char *path, uint64_t half_bytes, double seconds, 
 
 int shore__drive_rates_measure(const char *path, double seconds, double segment_seconds, bool (*stop)(void),
                                struct shore__drive_rates *out, struct shore_diag *diag) {
-    struct shore__whereabouts lies;
+    struct shore__whereabouts lies = {.free_bytes = 0};
     *out = (struct shore__drive_rates){.backend = ""};
     int rc = measure(path, HALF_BYTES, CHUNK_BYTES, 0, stop, out, diag);
     if (!rc && seconds > 0) rc = shore__whereabouts(path, &lies, diag);
