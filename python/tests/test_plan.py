@@ -1,6 +1,7 @@
 """longshore.plan(): what a run will take, before it begins."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -202,6 +203,32 @@ def test_what_cannot_be_traced_is_planned_from_its_blocks_and_said():
     found = longshore.plan(models.Reads(), torch.randn(4, 8))
     assert len(found["notes"]) == 1 and "planned from its blocks" in found["notes"][0]
     assert found["notes"][0] in unwrapped(found) and found["step_seconds"] > 0
+
+
+BEYOND = r"^with PyTorch's part a step needs \S+ GiB, and the machine has 1\.00 GiB: "
+
+
+def test_a_step_that_needs_more_than_the_machines_memory_is_said(tmp_path, capsys):
+    """With what helps, which it does."""
+    machine, batch = {**MACHINE, "host": {"memory": 1 << 30}}, (16, 512)
+    model = models.llama(hidden_size=256, intermediate_size=688, num_hidden_layers=6, max_position_embeddings=512)
+
+    def planned(batch=batch, machine=machine, **how):
+        return longshore.plan(model, batch, machine=machine, **{"memory": "512MiB", **how})
+
+    (note,) = (found := planned())["notes"]
+    assert re.search(BEYOND + 'memory_of="process", gradient checkpointing or a smaller batch helps$', note)
+    assert found["peak_bytes"] > 1 << 30 and note in unwrapped(found)
+    assert not (helped := planned(memory_of="process"))["notes"] and helped["peak_bytes"] <= 1 << 30
+    (note,) = planned((14, 512), memory="1GiB")["notes"]
+    less = re.search(BEYOND + "memory=([^,]+), memory_of=", note)[1]
+    assert not planned((14, 512), memory=less)["notes"]
+    assert not planned(machine={**WITH_GPU, **machine})["notes"]  # there it is a device's memory
+    model.config.save_pretrained(tmp_path)
+    (tmp_path / "rack.json").write_text(json.dumps(machine))
+    flags = ["--batch", "16", "--seq-len", "512", "--memory", "512MiB", "--machine", str(tmp_path / "rack.json")]
+    assert planning.main([str(tmp_path), *flags]) == 0
+    assert '--memory-of "process"' in " ".join(capsys.readouterr().out.split())
 
 
 REFUSED = {

@@ -75,9 +75,13 @@ class Case:
         args = (layout, self.drives, memory, how, self.device, self.pinned_memory, False, self.trace, whole)
         return memory_plan.Needs(*args)
 
+    def host_bytes(self):
+        """The machine's memory; None: no limit is given."""
+        return self.machine.size("host", "memory") if self.machine.named else 2 * shared_budget.within()
+
     def default_bytes(self):
         """memory= by default: half of the machine's memory."""
-        there = self.machine.size("host", "memory") if self.machine.named else None
+        there = self.host_bytes()
         return there // 2 if there else shared_budget.within()
 
     def of_engine(self):
@@ -376,6 +380,23 @@ def together(parts):
     return out
 
 
+def beyond_the_machine(cases, figures):
+    """In a sentence: a step on a CPU needs more than the machine's memory, as memory= bounds the engine's part alone."""
+    there, peak = cases[0].host_bytes(), figures["peak_bytes"]
+    if cases[0].device is not None or not there or peak <= there:
+        return
+    beside = 0 if cases[0].is_of_process() else RESERVE_BYTES + sum(sum(case._beside().values()) for case in cases)
+    helps = []
+    if figures["minimum_bytes"] <= there - beside < figures["budget_bytes"]:
+        helps.append(f"memory={native.readable(there - beside)}")
+    if not cases[0].is_of_process() and figures.get("process_minimum_bytes", ALL_BYTES) <= there:
+        helps.append('memory_of="process"')
+    yield (
+        f"with PyTorch's part a step needs {native.readable(peak, up=True)}, and the machine has "
+        f"{native.readable(there)}: {', '.join([*helps, 'gradient checkpointing'])} or a smaller batch helps"
+    )
+
+
 def forecast(cases, tbw=None):
     """The whole Forecast of cases, of models that compute one after the other in each step. tbw: bytes that a drive may
     write in its life."""
@@ -386,7 +407,7 @@ def forecast(cases, tbw=None):
     if tbw is not None:
         each = figures["written_bytes_per_day"] / len(cases[0].drives)
         figures.update({"days_until_tbw": tbw / each} if each else {})
-    figures["notes"] = [note for case in cases for note in case.trace.notes()]
+    figures["notes"] = [*beyond_the_machine(cases, figures), *(note for case in cases for note in case.trace.notes())]
     figures["what_if"] = what_if(cases, parts)
     if len(cases) > 1:
         figures["models"] = parts

@@ -353,6 +353,6 @@ def main(arguments):
     except (LongshoreError, ValueError, OSError) as failure:
         print(f"python -m longshore plan: {_in_flags(native.first_line(failure))}", file=sys.stderr)
         return 2
-    found = forecast.Forecast({**found, "model": name})
+    found = forecast.Forecast({**found, "model": name, "notes": [_in_flags(note) for note in found["notes"]]})
     print(json.dumps(dict(found)) if as_json else found)
     return 0
