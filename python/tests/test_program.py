@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -23,6 +24,17 @@ def program(*arguments):
     out = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=HANGS_SECONDS)
     assert out.returncode == 0, out.stderr
     return out.stdout
+
+
+@needs_program
+@pytest.mark.parametrize("of, means", [("engine", "of the engine"), ("process", "beside imports")])
+def test_top_does_not_measure_the_process_against_the_engines_budget(tmp_path, of, means):
+    """memory= says nothing of what Python has imported, which is more than the budget here."""
+    with engine_for(gpt2(), tmp_path, memory="128MiB", memory_of=of) as engine:
+        steps(engine, 2)
+    text = program("top", "--once", tmp_path / "run")
+    assert re.search(rf"^memory +\S+ [MG]iB, with imports\nbudget +128\.00 MiB, {means}$", text, re.M), text
+    assert not re.search("^memory.*%", text, re.M)
 
 
 def steps(engine, n, first=0):

@@ -232,7 +232,13 @@ static void print_memory(struct paper *p, const struct shore__top *top) {
     if (!(budget > 0)) budget = (double)top->run->settings.memory_bytes;
     if (!top->line) return;
     line(p, "%s", "");
-    memory_bar(p, "memory", amount(top->line, "resident_bytes"), budget);
+    if (shore__contents_of_package(top->run->contents)) { /* whose budget bounds less than the process has */
+        line(p, "%-*s %s, with imports", LABEL, "memory",
+             shore__format_size((uint64_t)amount(top->line, "resident_bytes")).text);
+        line(p, "%-*s %s, %s", LABEL, "budget", shore__format_size((uint64_t)budget).text,
+             shore__contents_of_process(top->run->contents) ? "beside imports" : "of the engine");
+    } else
+        memory_bar(p, "memory", amount(top->line, "resident_bytes"), budget);
     memory_bar(p, "GPU memory", amount(top->line, "gpu_bytes"), gpu);
 }
 

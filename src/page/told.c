@@ -161,10 +161,8 @@ static void describe(struct shore__told *t, const struct shore__run *run) {
                  shore__format_count(run->model->parameters).text);
         return;
     }
-    t->beside_imports = strcmp(shore__contents_maker(run->contents), "longshore.torch") == 0;
-    const json_t *engine = json_object_get(run->contents->program, "engine");
-    const char *memory_of = json_string_value(json_object_get(engine, "memory_of"));
-    t->of_engine = !memory_of || strcmp(memory_of, "process") != 0;
+    t->beside_imports = shore__contents_of_package(run->contents);
+    t->of_engine = !shore__contents_of_process(run->contents);
     const char *class = json_string_value(json_object_get(run->contents->program, "class"));
     const char *last = class ? strrchr(class, '.') : NULL;
     snprintf(t->what, sizeof t->what, "%.80s, %s parameters",

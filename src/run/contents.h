@@ -28,6 +28,10 @@ uint64_t shore__contents_widest_row(const struct shore__contents *c);
 /* Replaces the program's object. */
 int shore__contents_take_program(struct shore__contents *c, const char *text, struct shore_diag *diag);
 const char *shore__contents_maker(const struct shore__contents *c);
+/* Whether the PyTorch package made the run: its plans and budgets are of memory beside what Python has imported. */
+bool shore__contents_of_package(const struct shore__contents *c);
+/* Whether the package's budget is of the process, and not only of what its engine holds. */
+bool shore__contents_of_process(const struct shore__contents *c);
 
 /* "[768, 50257]"; valid as long as the statement. */
 struct shore__shape_text {

@@ -147,6 +147,15 @@ const char *shore__contents_maker(const struct shore__contents *c) {
     return json_string_value(json_object_get(c->program, "name"));
 }
 
+bool shore__contents_of_package(const struct shore__contents *c) {
+    return c && strcmp(shore__contents_maker(c), "longshore.torch") == 0;
+}
+
+bool shore__contents_of_process(const struct shore__contents *c) {
+    const char *of = json_string_value(json_object_get(json_object_get(c->program, "engine"), "memory_of"));
+    return of && strcmp(of, "process") == 0;
+}
+
 /* Refuses a number that the JSON tree cannot keep: its integers are signed 64-bit ones, and a larger integer would
  * become a real number, which is another number. */
 static int keeps_number(void *ctx, const struct shore__json_event *e, struct shore_diag *diag) {
