@@ -197,7 +197,7 @@ class Case:
         """Bytes of a device's memory for parameters, beside what PyTorch holds there."""
         if self.gpu_memory is None:
             return ALL_BYTES
-        beside, least = sum(self._beside().values()) + self.gpu_memory.beside, layout.memory_bytes(0)
+        beside, least = sum(self.beside().values()) + self.gpu_memory.beside, layout.memory_bytes(0)
         if self.gpu_memory.limit < beside + least:
             what = f"{self.name} with {self.trace.tokens} tokens"
             raise BudgetError(self.gpu_memory.too_little(beside + least, what), lib.SHORE_EBUDGET)
@@ -211,7 +211,7 @@ class Case:
             if fate.way == lib.SHORE_WAY_KEEP and name in CLASS_OF:
                 most = needs.state if name == "state" else fate.bytes * fate.count
                 out[CLASS_OF[name]] = out.get(CLASS_OF[name], 0) + min(fate.bytes * fate.count, most)
-        beside = self._beside()
+        beside = self.beside()
         if self.is_of_process():
             beside = {"activations": sums_of(made).placed_bytes, "workspace": self.whole.inputs_bytes + OTHERS_BYTES}
         for name, nbytes in beside.items():
@@ -385,7 +385,7 @@ def beyond_the_machine(cases, figures):
     there, peak = cases[0].host_bytes(), figures["peak_bytes"]
     if cases[0].device is not None or not there or peak <= there:
         return
-    beside = 0 if cases[0].is_of_process() else RESERVE_BYTES + sum(sum(case._beside().values()) for case in cases)
+    beside = 0 if cases[0].is_of_process() else RESERVE_BYTES + sum(sum(case.beside().values()) for case in cases)
     helps = []
     if figures["minimum_bytes"] <= there - beside < figures["budget_bytes"]:
         helps.append(f"memory={native.readable(there - beside)}")
