@@ -176,6 +176,16 @@ def test_a_plan_says_the_least_for_the_process(tmp_path):
     assert "process_minimum_bytes" not in longshore.plan([gpt2(), gpt2()], [batch, batch], memory="1GiB")
 
 
+def test_a_plan_knows_of_layers_that_cannot_be_computed_again(tmp_path):
+    """Norms keep statistics, so their layers' activations leave, which takes more memory."""
+    batch = torch.randn(16, 1, 96, 96)
+    least = {n: longshore.plan(Cnn().train(n), batch)["process_minimum_bytes"] for n in (False, True)}
+    assert least[True] > least[False] + (2 << 20)
+    with wrapped(Cnn().train(), tmp_path, memory=least[True]) as engine:
+        engine.backward(engine(batch).sum())
+        assert engine.step().step == 1
+
+
 @pytest.mark.parametrize("kept", ["auto", "memory"])
 def test_a_plan_for_the_process_divides_memory_as_a_run_does(kept, tmp_path):
     batch = tokens(1, 64, 32)[0]

@@ -67,3 +67,9 @@ def may_again(module, given=()):
     norms = [m for m in module.modules() if isinstance(m, BatchNorm) and m.running_mean is not None]
     caches = [leaf for leaf in tree_leaves(given) if type(leaf).__module__ == "transformers.cache_utils"]
     return not caches and not any(norm.training for norm in norms)
+
+
+def only_once(model, trace):
+    """Names of a trace's layers that cannot be computed again."""
+    layers = {unit.name for unit in trace.units if unit.layer}
+    return frozenset(name for name in layers if not may_again(model.get_submodule(name)))

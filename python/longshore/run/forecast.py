@@ -58,6 +58,7 @@ class Case:
     pinned_memory: int | None = None
     room: int = 0  # for activations on the drives
     whole: Any = None  # the Trace of a step with memory_of="process"; None: the promise cannot be made
+    once: frozenset = frozenset()  # names of layers that cannot be computed again
 
     def needs(self, shares=False):
         """What the engine needs, or with memory_of="process" a step; with blocks outside of layers in slots of layers
@@ -67,9 +68,8 @@ class Case:
             layout.share_rest()
         how, whole = self.how, None
         if self.is_of_process():
-            whole = Activations(
-                self.whole, gradients_of(layout, self.whole, False), leave=how["activations"] != "memory"
-            )
+            leave = how["activations"] != "memory"
+            whole = Activations(self.whole, gradients_of(layout, self.whole, False), once=self.once, leave=leave)
             how = {**how, "activations": "memory"}
         memory = self.memory or self.default_bytes()
         args = (layout, self.drives, memory, how, self.device, self.pinned_memory, False, self.trace, whole)
@@ -219,7 +219,7 @@ class Case:
         out["process"] = out.get("process", 0) + RESERVE_BYTES  # of PyTorch and Python beside tensors, after a step
         return out
 
-    def _beside(self):
+    def beside(self):
         """What PyTorch holds at the worst moment of a step: saved activations, logits, and temporaries."""
         trace, keeps, held, worst = self.trace, self.how["activations"] == "memory", 0, (0, 0, 0)
         for unit in trace.units:
@@ -381,7 +381,7 @@ def together(parts):
 
 
 def beyond_the_machine(cases, figures):
-    """In a sentence: a step on a CPU needs more than the machine's memory, as memory= bounds the engine's part alone."""
+    """Says that a step on a CPU needs more than the machine's memory. (memory= bounds the engine's part alone.)"""
     there, peak = cases[0].host_bytes(), figures["peak_bytes"]
     if cases[0].device is not None or not there or peak <= there:
         return

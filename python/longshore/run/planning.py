@@ -19,6 +19,7 @@ from .. import native
 from ..drives.layout import Layout
 from ..errors import BudgetError, LongshoreError
 from ..model import blocks as tree, placement, sliced_loss, trace as tracing
+from ..model.fates import only_once
 from ..native import lib
 from ..step.optimizers import told
 from . import forecast, init, machine as machines, memory_plan, shared_budget
@@ -151,7 +152,9 @@ def _case(model, batch, machine, loss_fn, lora, given):
         shared_budget.within(memory or 0)
     if lora:
         _refuse_rank(lora, blocks)
-    case = forecast.Case(name, blocks, trace, how, machine, drives, memory, device, room=room, whole=whole, **budgets)
+    once = frozenset() if whole is None else only_once(model, whole)
+    budgets.update(room=room, whole=whole, once=once)
+    case = forecast.Case(name, blocks, trace, how, machine, drives, memory, device, **budgets)
     return replace(case, **forecast.adapted(case, lora)) if lora else case
 
 

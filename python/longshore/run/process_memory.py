@@ -25,7 +25,7 @@ from ..errors import BudgetError, LongshoreError
 from ..interrupts import whole
 from ..model import trace as tracing
 from ..model.adapters import base_of
-from ..model.fates import Fates, may_again
+from ..model.fates import Fates, only_once
 from ..native import lib
 from ..ranks.launch import ranks
 from ..torch_internals import in_backward
@@ -235,7 +235,8 @@ class ProcessMemory:
         the second one nobody knows, so it may if there is memory for that."""
         streams, plan, limit = self.streams, self.plan, self.process.limit
         left = limit - reserve(limit) - self.beyond - max(self._others(), trace.inputs_bytes + OTHERS_BYTES)
-        how = {"count": count, "once": self._once(trace), "leave": streams.state.scratch_bytes > 0}
+        once = only_once(streams.core().module, trace)
+        how = {"count": count, "once": once, "leave": streams.state.scratch_bytes > 0}
         needs = Activations(trace, gradients_of(streams.layout, trace, adds), **how)
         if may_change:
             more = replace(needs, gradients=gradients_of(streams.layout, trace, True))
@@ -290,12 +291,6 @@ class ProcessMemory:
         plan = self.plan
         on_their_way = plan.aside_bytes * (plan.gradient_bytes < self.streams.gradients.most_bytes(adds))
         return plan.total_bytes + plan.spare_bytes - on_their_way
-
-    def _once(self, trace):
-        """Names of the layers that cannot be computed again."""
-        model = self.streams.core().module
-        layers = {unit.name for unit in trace.units if unit.layer}
-        return frozenset(name for name in layers if not may_again(model.get_submodule(name)))
 
     def _others(self):
         """Bytes that the process has beyond its imports and its engine: buffers, batches, and what the script has."""
