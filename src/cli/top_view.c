@@ -9,7 +9,7 @@
 #include "run/lifecycle/volumes.h"
 #include "run/paths.h"
 
-enum { LABEL = 14, BAR_MOST = 60, FIGURES = 19, PLAN_BYTES_MOST = 1 << 20 };
+enum { LABEL = 14, BAR_MOST = 60, FIGURES = 19 };
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
@@ -18,22 +18,18 @@ static double number(const json_t *object, const char *key) {
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-/* A number that counts: 0 where there is none. */
-static double amount(const json_t *object, const char *key) {
-    double value = number(object, key);
-    return isfinite(value) && value > 0 ? value : 0;
-}
-
 static void add_to_means(struct shore__top *top, const json_t *line) {
     const json_t *charges = json_object_get(line, "charges"), *busy = json_object_get(line, "busy");
     if (!json_is_object(charges) || !(number(line, "step_seconds") > 0)) return;
     double weight = 1.0 / ++top->steps;
     top->step_seconds += (number(line, "step_seconds") - top->step_seconds) * weight;
-    top->tokens_per_second += (amount(line, "tokens") - top->tokens_per_second) * weight; /* tokens, until all are in */
+    top->tokens_per_second +=
+        (shore__json_amount(line, "tokens") - top->tokens_per_second) * weight; /* tokens, until all are in */
     for (int i = 0; i < SHORE_CHARGES; i++)
-        top->charge_seconds[i] += (amount(charges, shore_charge_name(i)) - top->charge_seconds[i]) * weight;
+        top->charge_seconds[i] += (shore__json_amount(charges, shore_charge_name(i)) - top->charge_seconds[i]) * weight;
     for (int i = 0; i < SHORE__BUSY_LANES; i++)
-        top->busy_seconds[i] += (amount(busy, shore_lane_name(shore__busy_lanes[i])) - top->busy_seconds[i]) * weight;
+        top->busy_seconds[i] +=
+            (shore__json_amount(busy, shore_lane_name(shore__busy_lanes[i])) - top->busy_seconds[i]) * weight;
 }
 
 static bool take_metrics(void *ctx, const char *text, size_t bytes) {
@@ -70,7 +66,7 @@ int shore__top_look(const char *path, struct shore__top *top, struct shore_diag 
     shore__run_pulse(top->run, &pulse);
     top->usual_seconds = pulse.step_seconds;
     if (top->steps) top->tokens_per_second /= top->step_seconds;
-    if (shore__json_read(shore__path_in(path, SHORE__RUN_PLAN).text, PLAN_BYTES_MOST, &top->plan, NULL))
+    if (shore__json_read(shore__path_in(path, SHORE__RUN_PLAN).text, SHORE__RUN_PLAN_BYTES_MOST, &top->plan, NULL))
         top->plan = NULL;
     return 0;
 }
@@ -195,7 +191,7 @@ static void print_charges(struct paper *p, const struct shore__top *top) {
 /* Lanes beside those of the drives, which are below. The emulated machine's are in the metrics. */
 static void print_lanes(struct paper *p, const struct shore__top *top) {
     const json_t *planned = json_object_get(top->plan, "lanes");
-    const double *charged = top->charge_seconds, of = amount(top->plan, "step_seconds");
+    const double *charged = top->charge_seconds, of = shore__json_amount(top->plan, "step_seconds");
     bool emulated = json_is_object(json_object_get(top->line, "busy"));
     if (!top->steps) return;
     line(p, "%s", "");
@@ -208,9 +204,9 @@ static void print_lanes(struct paper *p, const struct shore__top *top) {
                                                             charged[SHORE_CHARGE_BACKWARD]
                                                       : 0;
         char figures[64] = "";
-        if (!(seconds > 0) && !(emulated && amount(planned, name) > 0)) continue;
+        if (!(seconds > 0) && !(emulated && shore__json_amount(planned, name) > 0)) continue;
         shore__append(figures, sizeof figures, "%3.0f %%", 100 * seconds / top->step_seconds);
-        if (of > 0) shore__append(figures, sizeof figures, ", %.0f %%", 100 * amount(planned, name) / of);
+        if (of > 0) shore__append(figures, sizeof figures, ", %.0f %%", 100 * shore__json_amount(planned, name) / of);
         bar(p, name, seconds / top->step_seconds, figures);
     }
 }
@@ -228,18 +224,18 @@ static void memory_bar(struct paper *p, const char *label, double bytes, double 
 
 static void print_memory(struct paper *p, const struct shore__top *top) {
     const json_t *places = json_object_get(top->plan, "places");
-    double gpu = amount(places, "gpu"), budget = amount(top->plan, "budget_bytes");
+    double gpu = shore__json_amount(places, "gpu"), budget = shore__json_amount(top->plan, "budget_bytes");
     if (!(budget > 0)) budget = (double)top->run->settings.memory_bytes;
     if (!top->line) return;
     line(p, "%s", "");
     if (shore__contents_of_package(top->run->contents)) { /* whose budget bounds less than the process has */
         line(p, "%-*s %s, with imports", LABEL, "memory",
-             shore__format_size((uint64_t)amount(top->line, "resident_bytes")).text);
+             shore__format_size((uint64_t)shore__json_amount(top->line, "resident_bytes")).text);
         line(p, "%-*s %s, %s", LABEL, "budget", shore__format_size((uint64_t)budget).text,
              shore__contents_of_process(top->run->contents) ? "beside imports" : "of the engine");
     } else
-        memory_bar(p, "memory", amount(top->line, "resident_bytes"), budget);
-    memory_bar(p, "GPU memory", amount(top->line, "gpu_bytes"), gpu);
+        memory_bar(p, "memory", shore__json_amount(top->line, "resident_bytes"), budget);
+    memory_bar(p, "GPU memory", shore__json_amount(top->line, "gpu_bytes"), gpu);
 }
 
 static void print_drives(struct paper *p, const struct shore__top *top) {
@@ -248,8 +244,9 @@ static void print_drives(struct paper *p, const struct shore__top *top) {
     size_t i, count = json_array_size(drives);
     const json_t *step = json_object_get(top->drives, "step");
     /* the newest line of metrics may be of another step */
-    const double of =
-        json_equal(step, json_object_get(top->line, "step")) ? amount(top->line, "step_seconds") : top->usual_seconds;
+    const double of = json_equal(step, json_object_get(top->line, "step"))
+                          ? shore__json_amount(top->line, "step_seconds")
+                          : top->usual_seconds;
     if (!count || !(of > 0)) return;
     line(p, "%s", "");
     line(p, "drives, busy in step %lld", (long long)json_integer_value(step));
@@ -262,15 +259,15 @@ static void print_drives(struct paper *p, const struct shore__top *top) {
             return;
         }
         snprintf(rates, sizeof rates, "reads %s/s",
-                 shore__format_size((uint64_t)(amount(drive, "read_bytes") / of)).text);
+                 shore__format_size((uint64_t)(shore__json_amount(drive, "read_bytes") / of)).text);
         shore__append(rates, sizeof rates, ", writes %s/s",
-                      shore__format_size((uint64_t)(amount(drive, "write_bytes") / of)).text);
-        snprintf(figures, sizeof figures, "%3.0f %%", 100 * amount(drive, "busy_seconds") / of);
+                      shore__format_size((uint64_t)(shore__json_amount(drive, "write_bytes") / of)).text);
+        snprintf(figures, sizeof figures, "%3.0f %%", 100 * shore__json_amount(drive, "busy_seconds") / of);
         char *name = place < at->count ? shore__drive_name(at->text[place], top->run->generation) : NULL;
         line(p, "%s%s%s", name ? shore__shown(name).text : "?", wide ? "  " : "", wide ? rates : "");
         free(name);
         if (!wide) line(p, "%s", rates);
-        bar(p, "", amount(drive, "busy_seconds") / of, figures);
+        bar(p, "", shore__json_amount(drive, "busy_seconds") / of, figures);
     }
 }
 

@@ -71,3 +71,8 @@ int shore__json_write_in(const char *directory, const char *name, json_t *value,
     json_decref(value);
     return rc;
 }
+
+double shore__json_amount(const json_t *object, const char *key) {
+    double value = json_number_value(json_object_get(object, key));
+    return value > 0 && value < 1e19 ? value : 0;
+}

@@ -19,5 +19,7 @@ int shore__json_write_in(const char *directory, const char *name, json_t *value,
 
 /* Whether a JSON string can hold the text: it is UTF-8. */
 bool shore__json_holds(const char *text);
+/* A number that counts something, of an object that may be damaged: 0 unless it is above 0 and can be counted. */
+double shore__json_amount(const json_t *object, const char *key);
 
 #endif

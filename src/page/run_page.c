@@ -5,11 +5,11 @@
 #include <string.h>
 
 #include "base/units.h"
+#include "files/json.h"
 #include "page/page.h"
 
 static double planned(const struct shore__told *t, const char *key) {
-    double value = json_number_value(json_object_get(t->plan, key));
-    return value > 0 && value < 1e30 ? value : 0;
+    return shore__json_amount(t->plan, key);
 }
 
 static double usual(const struct shore__told *t, enum shore__told_key key) {
@@ -187,7 +187,7 @@ static void put_lanes(struct shore__page *p, const struct shore__told *t) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         double work = 0, took = 0;
         for (int k = 0; k < 4 && rows[i].lanes[k]; k++)
-            work = fmax(work, json_number_value(json_object_get(lanes, rows[i].lanes[k])));
+            work = fmax(work, shore__json_amount(lanes, rows[i].lanes[k]));
         for (int k = 0; k < 3 && rows[i].charges[k] >= 0; k++)
             took += t->usual.charges[rows[i].charges[k]];
         if (!(work > 0) && !(took > 0)) continue;
@@ -227,7 +227,7 @@ static void put_plan(struct shore__page *p, const struct shore__told *t) {
 enum { CHANGES_MOST = 32 };
 
 static double rate_of(const json_t *change) {
-    return json_number_value(json_object_get(change, "tokens_per_second"));
+    return shore__json_amount(change, "tokens_per_second");
 }
 
 static int by_rate(const void *a, const void *b) {
@@ -248,7 +248,7 @@ static void put_changes(struct shore__page *p, const struct shore__told *t) {
         shore__page_put(p, "<li><b>%.2f×</b> With ", rate_of(sorted[best]) / now);
         shore__page_say(p, json_string_value(json_object_get(sorted[best], "change")));
         shore__page_put(p, ", a step takes %s, and training makes %s tokens a second.</li>",
-                        shore__format_seconds(json_number_value(json_object_get(sorted[best], "step_seconds"))).text,
+                        shore__format_seconds(shore__json_amount(sorted[best], "step_seconds")).text,
                         shore__format_number(rate_of(sorted[best])).text);
     }
     shore__page_put(p, "</ul><p>By plan, ");

@@ -18,14 +18,8 @@
 
 #define JUMP_MOST 1000000u /* steps: a line that leaves out more is damaged */
 #define SECONDS_MOST 1e9
-#define PLAN_BYTES_MOST (1u << 20)
 
 /* ---- a line ------------------------------------------------------------------------------------------------------ */
-
-static double number_of(const json_t *o, const char *key) {
-    double value = json_number_value(json_object_get(o, key));
-    return value > 0 && value < 1e30 ? value : 0;
-}
 
 static void take_step(struct shore__told *t, const json_t *line, uint64_t step) {
     static const char *const keys[SHORE__TOLD] = {
@@ -36,9 +30,9 @@ static void take_step(struct shore__told *t, const json_t *line, uint64_t step) 
     struct shore__told_step s = {0};
     const json_t *charges = json_object_get(line, "charges");
     for (int i = 0; i < SHORE__TOLD; i++)
-        s.of[i] = number_of(line, keys[i]);
+        s.of[i] = shore__json_amount(line, keys[i]);
     for (int i = 0; i < SHORE_CHARGES; i++)
-        s.charges[i] = number_of(charges, shore_charge_name((enum shore_charge)i));
+        s.charges[i] = shore__json_amount(charges, shore_charge_name((enum shore_charge)i));
     s.charged = json_is_object(charges);
     double seconds = s.of[SHORE__TOLD_STEP_SECONDS];
     t->written_bytes += s.of[SHORE__TOLD_WRITE_BYTES];
@@ -71,12 +65,12 @@ static bool take_line(struct shore__told *t, const char *text, size_t bytes) {
     if (good && json_is_true(json_object_get(line, "lost"))) {
         t->lost++;
     } else if (good) {
-        double resident = number_of(line, "resident_bytes"), gpu = number_of(line, "gpu_bytes");
+        double resident = shore__json_amount(line, "resident_bytes"), gpu = shore__json_amount(line, "gpu_bytes");
         if (resident > t->resident_bytes) t->resident_bytes = resident;
         if (gpu > t->gpu_bytes) t->gpu_bytes = gpu;
         t->emulated |= json_is_true(json_object_get(line, "emulated"));
         t->skipped += json_is_true(json_object_get(line, "skipped"));
-        t->replays += number_of(line, "replays") > 0;
+        t->replays += shore__json_amount(line, "replays") > 0;
         take_losses(t, line, step);
         take_step(t, line, step);
     }
@@ -183,7 +177,8 @@ int shore__told_read(const char *path, uint32_t points, struct shore__told *t, s
     if (!rc) rc = read_metrics(t, diag);
     if (rc) return rc;
     shore__told_end(t);
-    int missing = shore__json_read(shore__path_in(path, SHORE__RUN_PLAN).text, PLAN_BYTES_MOST, &t->plan, &why);
+    int missing =
+        shore__json_read(shore__path_in(path, SHORE__RUN_PLAN).text, SHORE__RUN_PLAN_BYTES_MOST, &t->plan, &why);
     t->plan_damaged = missing && missing != SHORE_EMISSING;
     return 0;
 }

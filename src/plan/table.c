@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/units.h"
+#include "files/json.h"
 #include "longshore/lane.h"
 #include "longshore/plan.h"
 
@@ -16,19 +17,14 @@ struct table {
     const json_t *figures;
 };
 
-static double number(const json_t *of, const char *key) {
-    const double found = json_number_value(json_object_get(of, key)), most = 1e19;
-    return !(found > 0) ? 0 : found < most ? found : most;
-}
-
 static const char *string(const json_t *of, const char *key) {
     const char *found = json_string_value(json_object_get(of, key));
     return found ? found : "";
 }
 
 /* Sizes are values, which live as long as the statement. */
-#define SIZE_OF(of, key) shore__format_size((uint64_t)number(of, key)).text
-#define SIZE_UP(of, key) shore__format_size_up((uint64_t)number(of, key)).text
+#define SIZE_OF(of, key) shore__format_size((uint64_t)shore__json_amount(of, key)).text
+#define SIZE_UP(of, key) shore__format_size_up((uint64_t)shore__json_amount(of, key)).text
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
@@ -96,8 +92,8 @@ static void print_budget(const struct table *t) {
     print_memory(t);
     row(t, "activations", "%s kept, %s computed again, %s on drives", SIZE_OF(acts, "kept"),
         SIZE_OF(acts, "recomputed"), SIZE_OF(acts, "offloaded"));
-    row(t, "disk", "%s on %.0f drive%s", SIZE_OF(f, "disk_bytes"), number(f, "drives"),
-        number(f, "drives") == 1 ? "" : "s");
+    row(t, "disk", "%s on %.0f drive%s", SIZE_OF(f, "disk_bytes"), shore__json_amount(f, "drives"),
+        shore__json_amount(f, "drives") == 1 ? "" : "s");
 }
 
 static enum shore_lane lane_named(const char *name) {
@@ -109,11 +105,11 @@ static enum shore_lane lane_named(const char *name) {
 
 static void print_time(const struct table *t) {
     const json_t *f = t->figures;
-    const double tokens = number(f, "tokens_per_second");
+    const double tokens = shore__json_amount(f, "tokens_per_second");
     const char *name;
     json_t *seconds;
     unsigned nth = 0;
-    row(t, "a step", "%s, bound by %s", shore__format_seconds(number(f, "step_seconds")).text,
+    row(t, "a step", "%s, bound by %s", shore__format_seconds(shore__json_amount(f, "step_seconds")).text,
         shore_lane_bound(lane_named(string(f, "bound"))));
     json_object_foreach(json_object_get(f, "lanes"), name, seconds) {
         if (json_number_value(seconds) < 0.0005) continue;
@@ -138,18 +134,18 @@ static void print_moved(const struct table *t) {
     row(t, "wear", "%s written a day", SIZE_OF(f, "written_bytes_per_day"));
     if (json_object_get(f, "days_until_tbw"))
         row(t, "", "the drive that wears fastest lasts %s days",
-            shore__format_number(number(f, "days_until_tbw")).text);
+            shore__format_number(shore__json_amount(f, "days_until_tbw")).text);
 }
 
 static void print_changes(const struct table *t) {
-    const double tokens = number(t->figures, "tokens_per_second");
+    const double tokens = shore__json_amount(t->figures, "tokens_per_second");
     json_t *change;
     size_t i;
     fputs("\nWhat a change would buy, in tokens a second:\n", t->out);
     json_array_foreach(json_object_get(t->figures, "what_if"), i, change) {
-        double then = number(change, "tokens_per_second");
+        double then = shore__json_amount(change, "tokens_per_second");
         fprintf(t->out, "  %-40s%14s a step%9s%6.2fx\n", string(change, "change"),
-                shore__format_seconds(number(change, "step_seconds")).text, shore__format_number(then).text,
+                shore__format_seconds(shore__json_amount(change, "step_seconds")).text, shore__format_number(then).text,
                 tokens > 0 ? then / tokens : 0);
     }
 }
@@ -158,11 +154,11 @@ static void print_changes(const struct table *t) {
 
 static void print(const struct table *t) {
     const json_t *f = t->figures;
-    const uint64_t tokens = (uint64_t)number(f, "tokens"), batch = (uint64_t)number(f, "batch");
+    const uint64_t tokens = (uint64_t)shore__json_amount(f, "tokens"), batch = (uint64_t)shore__json_amount(f, "batch");
     json_t *note;
     size_t i;
     row(t, "model", "%s: %s parameters", string(f, "model"),
-        shore__format_count((uint64_t)number(f, "parameters")).text);
+        shore__format_count((uint64_t)shore__json_amount(f, "parameters")).text);
     if (batch)
         row(t, "batch", "%llu x %s tokens", (unsigned long long)batch, shore__format_count(tokens / batch).text);
     else

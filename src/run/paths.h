@@ -35,6 +35,7 @@ int shore__files_copy(const char *from, const char *to, struct shore_diag *diag)
 extern const char *const shore__run_files[];
 /* Beside them: what the last start planned. No making has one: in RUN/making, this is the journal's name. */
 #define SHORE__RUN_PLAN "plan.json"
+#define SHORE__RUN_PLAN_BYTES_MOST (1u << 20)
 /* Limits of run.json and of everything else that lists a run's drives: each accepts what another can hold. */
 enum { SHORE__RUN_JSON_BYTES_MOST = 64 << 20 };
 
