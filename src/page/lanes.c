@@ -1,8 +1,6 @@
 /* The lanes of a run's last step that was traced: RUN/trace.spans as rows of spans, one below another. */
 #include <stdlib.h>
 
-#include "files/atomic.h"
-#include "files/read_file.h"
 #include "page/page.h"
 #include "report/trace_file.h"
 
@@ -22,17 +20,12 @@ static int compare(const void *a, const void *b) {
     return (x->begin_ns > y->begin_ns) - (x->begin_ns < y->begin_ns);
 }
 
-static const char *name_of(const struct shore__trace_read *t, const char *kind, uint32_t i) {
-    const char *name = json_string_value(json_array_get(json_object_get(t->head, kind), i));
-    return name ? name : "?";
-}
-
 static void put_row(struct shore__page *p, const struct shore__trace_read *t, const struct shore__work_span *s,
                     size_t n, const struct shore__work_span *step) {
     bool charges = s->kind == SHORE__SPAN_CHARGE;
     double scale = WIDE / (double)(step->end_ns - step->begin_ns);
     shore__page_put(p, "<tr><th>");
-    shore__page_say(p, charges ? "charged to" : name_of(t, "lanes", s->what));
+    shore__page_say(p, charges ? "charged to" : shore__trace_name(t, "lanes", s->what));
     if (!charges && s->drive != SHORE__NO_DRIVE) shore__page_put(p, " %u", s->drive + 1);
     shore__page_put(p, "</th><td><svg viewBox=\"0 0 %u 10\" preserveAspectRatio=\"none\">", WIDE);
     for (size_t i = 0; i < n;) {
@@ -45,7 +38,7 @@ static void put_row(struct shore__page *p, const struct shore__trace_read *t, co
         shore__page_put(p, "<rect class=\"%s\" x=\"%.1f\" width=\"%.1f\" height=\"10\"><title>",
                         charges ? shore__charge_style(what) : "k0", (double)(begin - step->begin_ns) * scale,
                         (double)(end - begin) * scale);
-        shore__page_say(p, name_of(t, charges ? "charges" : "lanes", what));
+        shore__page_say(p, shore__trace_name(t, charges ? "charges" : "lanes", what));
         shore__page_put(p, ", %s</title></rect>", shore__format_seconds((double)(end - begin) * 1e-9).text);
     }
     shore__page_put(p, "</svg></td></tr>");
@@ -81,16 +74,11 @@ static void put_lanes(struct shore__page *p, const struct shore__trace_read *t) 
 }
 
 void shore__page_lanes(struct shore__page *p, const char *run) {
-    struct shore__trace_read read = {0};
+    struct shore__trace_read read;
     struct shore_diag why;
-    char *data = NULL;
-    size_t bytes = 0;
-    const struct shore__path path = shore__path_in(run, SHORE__TRACE_FILE);
-    if (shore__file_read(path.text, TRACE_BYTES_MOST, &data, &bytes, &why)) return; /* there is none */
-    if (shore__trace_parse((const unsigned char *)data, bytes, path.text, &read, &why))
-        shore__page_put(p, "<ul class=\"notes\"><li>The trace of its last steps is damaged.</li></ul>");
-    else
-        put_lanes(p, &read);
-    free(data);
+    int rc = shore__trace_load(run, TRACE_BYTES_MOST, &read, &why);
+    if (!rc) put_lanes(p, &read);
+    if (rc && rc != SHORE_EMISSING)
+        shore__page_put(p, "<ul class=\"notes\"><li>The trace of its last steps is damaged, or too large.</li></ul>");
     shore__trace_free(&read);
 }

@@ -1,10 +1,7 @@
 /* A trace as JSON in Chrome's format: events of kind X (a span), and M (the name of a lane). */
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/diag.h"
@@ -16,10 +13,6 @@
 #define BEGIN "{\"displayTimeUnit\":\"ms\",\"traceEvents\":"
 
 enum { PROCESS = 1, STEP_LANE = 1 };
-
-static const char *name_of(const struct shore__trace_read *t, const char *list, size_t i) {
-    return json_string_value(json_array_get(json_object_get(t->head, list), i));
-}
 
 /* The lane in the trace: steps and their charges are one; then the lanes of no drive, then those of each drive. */
 static size_t lane_of(const struct shore__trace_read *t, const struct shore__work_span *s) {
@@ -38,15 +31,15 @@ static void put_string(FILE *out, const char *text) {
 
 /* Both directions of a link have one name in metrics. */
 static void lane_name(const struct shore__trace_read *t, const struct shore__work_span *s, char *out, size_t bytes) {
-    const char *lane = name_of(t, "lanes", s->what), *way = "";
-    if (s->what && !strcmp(name_of(t, "lanes", s->what - 1), lane)) way = " out";
+    const char *lane = shore__trace_name(t, "lanes", s->what), *way = "";
+    if (s->what && !strcmp(shore__trace_name(t, "lanes", s->what - 1), lane)) way = " out";
     out[0] = '\0';
     if (s->kind != SHORE__SPAN_LANE)
         shore__append(out, bytes, "step");
     else if (s->drive == SHORE__NO_DRIVE)
         shore__append(out, bytes, "%s%s", lane, way);
     else
-        shore__append(out, bytes, "%s %s%s", name_of(t, "drives", s->drive), lane, way);
+        shore__append(out, bytes, "%s %s%s", shore__trace_name(t, "drives", s->drive), lane, way);
 }
 
 static void put_lane(FILE *out, const struct shore__trace_read *t, const struct shore__work_span *s) {
@@ -68,7 +61,7 @@ static void put_span(FILE *out, const struct shore__trace_read *t, const struct 
     if (s->kind == SHORE__SPAN_STEP)
         fprintf(out, "\"step %llu\"", (unsigned long long)s->amount);
     else
-        put_string(out, name_of(t, s->kind == SHORE__SPAN_LANE ? "lanes" : "charges", s->what));
+        put_string(out, shore__trace_name(t, s->kind == SHORE__SPAN_LANE ? "lanes" : "charges", s->what));
     if (s->kind == SHORE__SPAN_LANE && s->amount)
         fprintf(out, ",\"args\":{\"bytes\":%llu}", (unsigned long long)s->amount);
     fputc('}', out);
@@ -118,37 +111,18 @@ static int write_events(const char *to, struct shore__trace_read *t, struct shor
     return rc;
 }
 
-/* Reads all of a file. It may be replaced meanwhile, and grow. */
-static int read_file(const char *run, const char *path, unsigned char **data, size_t *bytes, struct shore_diag *diag) {
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = 0;
-    *data = NULL;
-    if (fd < 0 && errno == ENOENT)
-        return shore__fail(diag, SHORE_EMISSING,
-                           shore__path_exists(run, ".") ? "%s: has no trace: the next start with --trace N records its "
-                                                          "last N steps"
-                                                        : "%s: there is no such run",
-                           run);
-    if (fd < 0) return shore__fail_errno(diag, path, "cannot be opened");
-    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) rc = shore__fail(diag, SHORE_EFORMAT, "%s: is no trace", path);
-    *bytes = rc ? 0 : (size_t)st.st_size;
-    if (!rc && !(*data = malloc(*bytes + 1))) rc = shore__out_of_memory(diag);
-    if (!rc) rc = shore__read_at(fd, *data, *bytes, 0, path, diag);
-    close(fd);
-    return rc;
-}
-
 int shore_trace_export(const char *run, const char *to, struct shore_trace_written *given, struct shore_diag *diag) {
     struct shore_trace_written w = {.size = sizeof w};
     struct shore__trace_read read = {0};
-    const struct shore__path path = shore__path_in(run, SHORE__TRACE_FILE);
-    unsigned char *data = NULL;
-    size_t bytes = 0;
     int rc = shore__check_replaced(to, is_trace, "trace", diag);
-    if (!rc) rc = read_file(run, path.text, &data, &bytes, diag);
-    if (!rc) rc = shore__trace_parse(data, bytes, path.text, &read, diag);
-    free(data);
-    if (!rc && !read.steps) rc = shore__fail(diag, SHORE_EINPUT, "%s: holds no step", path.text);
+    if (!rc) rc = shore__trace_load(run, SIZE_MAX, &read, diag);
+    if (rc == SHORE_EMISSING)
+        shore__fail(diag, rc,
+                    shore__path_exists(run, ".")
+                        ? "%s: has no trace: the next start with --trace N records its last N steps"
+                        : "%s: there is no such run",
+                    run);
+    if (!rc && !read.steps) rc = shore__fail(diag, SHORE_EINPUT, "%s/" SHORE__TRACE_FILE ": holds no step", run);
     for (size_t i = 0; !rc && i < read.count; i++)
         if (read.spans[i].kind == SHORE__SPAN_STEP) {
             if (!w.first_step) w.first_step = read.spans[i].amount;

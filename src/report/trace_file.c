@@ -6,7 +6,9 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "files/atomic.h"
 #include "files/json.h"
+#include "files/read_file.h"
 #include "storage/hash.h"
 
 #define MAGIC "LSTRACE\n"
@@ -140,6 +142,21 @@ int shore__trace_parse(const unsigned char *data, size_t bytes, const char *name
     if (!rc) keep_last(out);
     if (rc) shore__trace_free(out);
     return rc;
+}
+
+int shore__trace_load(const char *run, size_t limit_bytes, struct shore__trace_read *out, struct shore_diag *diag) {
+    const struct shore__path path = shore__path_in(run, SHORE__TRACE_FILE);
+    char *data = NULL;
+    size_t bytes;
+    *out = (struct shore__trace_read){0};
+    int rc = shore__file_read(path.text, limit_bytes, &data, &bytes, diag);
+    if (!rc) rc = shore__trace_parse((const unsigned char *)data, bytes, path.text, out, diag);
+    free(data);
+    return rc;
+}
+
+const char *shore__trace_name(const struct shore__trace_read *t, const char *list, size_t i) {
+    return json_string_value(json_array_get(json_object_get(t->head, list), i));
 }
 
 void shore__trace_free(struct shore__trace_read *read) {

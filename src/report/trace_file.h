@@ -25,6 +25,10 @@ struct shore__trace_read {
  * SHORE_EINPUT, -ENOMEM. */
 int shore__trace_parse(const unsigned char *data, size_t bytes, const char *name, struct shore__trace_read *out,
                        struct shore_diag *diag);
+/* Reads a run's, of at most so many bytes. Errors: also SHORE_EMISSING (there is none), -EIO. */
+int shore__trace_load(const char *run, size_t limit_bytes, struct shore__trace_read *out, struct shore_diag *diag);
+/* The name of a lane, charge or drive (list), which is there. */
+const char *shore__trace_name(const struct shore__trace_read *t, const char *list, size_t i);
 void shore__trace_free(struct shore__trace_read *read);
 
 #endif
