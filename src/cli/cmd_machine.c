@@ -119,6 +119,16 @@ static void print_drive(const struct shore_machine *m, uint32_t i) {
     putchar('\n');
 }
 
+static void print_link(const struct shore_machine *m) {
+    const bool any = m->link[0] > 0 || m->link[1] > 0;
+    if (any) printf("link");
+    print_rate(m->link_shared ? "both ways together" : "to the drives", m->link[0]);
+    print_rate("from them", m->link[1]);
+    if (any) putchar('\n');
+    if (m->forward_seconds > 0 || m->backward_seconds > 0)
+        printf("a step computes %.4g s forward, %.4g s backward\n", m->forward_seconds, m->backward_seconds);
+}
+
 static void print(const struct shore_machine *m) {
     if (*m->about) printf("%s\n", m->about);
     if (m->scale > 1) printf("rates and capacities divided by %g:\n", m->scale);
@@ -135,6 +145,7 @@ static void print(const struct shore_machine *m) {
         print_rate("both", m->bus_both);
         putchar('\n');
     }
+    print_link(m);
     print_rates(m);
     for (uint32_t i = 0; i < m->ndrives; i++)
         print_drive(m, i);

@@ -10,7 +10,8 @@ struct args {
 
 #define OPTION(...) SHORE__OPTION(struct args, __VA_ARGS__)
 static const struct shore__option options[] = {
-    OPTION(TEXT, "out", out, "FILE", "where the page goes; it replaces a report alone", .letter = 'o'),
+    OPTION(TEXT, "out", out, "FILE", "where the page goes, in place of a report alone; otherwise report.html",
+           .letter = 'o'),
     SHORE__TBW_OPTION(struct args, tbw_bytes),
 };
 

@@ -66,6 +66,12 @@ for name in gpu-24gb gpu-80gb cpu-64gb smart-infinity ssdtrain teraio; do
     must machine "$name"
 done
 
+# Everything that a description gives is shown.
+echo '{"link": {"in": "20MB", "out": "30MB"}, "compute": {"forward": 0.25, "backward": 0.5}}' >"$place/link.json"
+must machine "$place/link.json"
+says "a link" "^link, to the drives 19.07 MiB/s, from them 28.61 MiB/s$"
+says "seconds of a step" "^a step computes 0.25 s forward, 0.5 s backward$"
+
 # What cannot be.
 bad() { # NAME JSON WHY
     printf '%s' "$2" >"$place/bad.json"

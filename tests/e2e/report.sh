@@ -110,6 +110,8 @@ same "another file stays" "$(cat mine.html)" mine
 refused "a directory" "no report" report a -o d
 mkfifo pipe && refused "a pipe" "no report" report a -o pipe
 : >empty.html && must report a -o empty.html
+must report --help
+grep -qE "otherwise report.html$" "$place/log" && ok "help names the default" || fail "help names no default"
 refused "no directory" "No such file" report a -o nowhere/x.html
 same "nothing is left" "$(find . -name '.*partial' | wc -l)" 0
 
