@@ -131,9 +131,10 @@ void shore_buffer_free(void *buffer, uint64_t bytes) {
 /* In huge pages as far as they are whole: drives read and write these up to twice as fast. */
 static void *from_system(uint64_t bytes) {
     const bool huge = bytes >= HUGE_PAGE_BYTES;
-    void *memory = aligned_alloc(huge ? HUGE_PAGE_BYTES : SHORE__ARENA_ALIGN, bytes);
-    if (memory && huge) madvise(memory, bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES, MADV_HUGEPAGE);
-    if (memory) memset(memory, 0, bytes);
+    void *memory = NULL;
+    if (posix_memalign(&memory, huge ? HUGE_PAGE_BYTES : SHORE__ARENA_ALIGN, bytes)) return NULL;
+    if (huge) madvise(memory, bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES, MADV_HUGEPAGE);
+    memset(memory, 0, bytes);
     return memory;
 }
 
