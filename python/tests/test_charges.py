@@ -120,6 +120,17 @@ def test_accumulated_passes_and_a_skipped_step(tmp_path):
         assert of_step["before_forward"] >= 0.02 and of_step["forward"] >= 0.06
 
 
+def test_a_forward_pass_that_fails_ends(tmp_path):
+    with engine_of(tmp_path / "run", slow(0.0)) as engine:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="shapes"):
+                engine(torch.ones(2, 7))
+            time.sleep(0.3)
+            own_backward(engine, engine(X).sum())
+    for charges in checked(tmp_path / "run"):
+        assert charges["before_forward"] >= 0.3 > charges["forward"]
+
+
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_what_is_computed_again(tmp_path, reentrant):
     class Checkpointed(nn.Module):

@@ -180,6 +180,8 @@ class Core:
             self.meter.forward_ended(output)
             if output is not None and not torch.is_grad_enabled():
                 self.device_memory.after_pass(False)
+            if output is None and torch.is_grad_enabled() and self.state is not None:  # an exception ended the pass
+                self.state.charges.turn(lib.SHORE_CHARGE_BETWEEN)
 
     # ---- the end of a step, and of the engine
 
