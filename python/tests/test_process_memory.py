@@ -233,6 +233,7 @@ def test_where_it_cannot_be_promised(tmp_path):
     with wrapped(gpt2(), tmp_path):
         with pytest.raises(longshore.LongshoreError, match="takes all of memory= for itself"):
             longshore.wrap(gpt2(), run=tmp_path / "second")
+        assert longshore.plan(gpt2(), tokens(1)[0], memory_of="process")["peak_bytes"] > 0  # of a run to come
 
 
 def test_the_trainer_keeps_the_promise(tmp_path):

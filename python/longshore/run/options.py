@@ -97,11 +97,11 @@ class Options(SimpleNamespace):
         self.compress = share_of(self.compress)
         refuse_ranks("wrap", {"sum_groups": groups, "compress": self.compress})
 
-    def check_place(self, device):
-        """device: what the model computes on; None: the CPU."""
+    def check_place(self, device, opens=True):
+        """device: what the model computes on; None: the CPU. opens: an engine is about to be opened in this process."""
         beside = {name: value for name in ("compile", "compress") if (value := getattr(self, name))}
         beside.update({} if self.trains else {"trains": False})
-        process_memory.refuse("wrap", self.memory_of, device, beside)
+        process_memory.refuse("wrap", self.memory_of, device, beside, opens)
         if device is None and self.activations == "host":
             raise ValueError(
                 'wrap: activations="host" brings activations from an accelerator to host memory, and this model '

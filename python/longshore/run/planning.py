@@ -123,7 +123,7 @@ def _case(model, batch, machine, loss_fn, lora, given):
     compute = tree.dtype_of(model)
     options.check_storage(compute)
     device = _device(model, options, machine)
-    options.check_place(device)
+    options.check_place(device, opens=False)
     blocks = tree.partition(model, options.layers)
     tree.mark_rest(blocks, model)
     blocks += tree.of_buffers(model, BUFFERS_BYTES)

@@ -62,9 +62,9 @@ class ProcessBudget:
         return BudgetError(f"{said}: minimum {native.readable(minimum, up=True)}", lib.SHORE_EBUDGET)
 
 
-def refuse(who: str, memory_of: Any, device: Any, others: Mapping[str, Any]) -> None:
+def refuse(who: str, memory_of: Any, device: Any, others: Mapping[str, Any], opens: bool = True) -> None:
     """Raises ValueError where memory_of is no such name, or the promise cannot be made. others: options that exclude
-    it, by name, where they are given."""
+    it, by name, where they are given. opens: an engine is about to be opened in this process."""
     if memory_of not in ("engine", "process"):
         raise ValueError(f'{who}: memory_of must be "engine" or "process", and is {memory_of!r}')
     if memory_of == "engine":
@@ -74,7 +74,7 @@ def refuse(who: str, memory_of: Any, device: Any, others: Mapping[str, Any]) -> 
         why = f"this model computes on {device}, where gpu_memory= is the budget of all that the process takes"
     elif ranks().size > 1:
         why = "the ranks of a host share its memory"
-    elif shared_budget.left() is not None or open_engines.any_open():
+    elif opens and (shared_budget.left() is not None or open_engines.any_open()):
         why = "other engines share this process"
     elif (name := next(iter(others), None)) is not None:
         why = f"{name}= has memory that cannot be foreseen"
