@@ -26,6 +26,11 @@ static const char *string(const json_t *of, const char *key) {
 #define SIZE_OF(of, key) shore__format_size((uint64_t)shore__json_amount(of, key)).text
 #define SIZE_UP(of, key) shore__format_size_up((uint64_t)shore__json_amount(of, key)).text
 
+static struct shore__written readable(double value) {
+    bool little = value > 0 && value < 0.001;
+    return little ? (struct shore__written){"less than 0.001"} : shore__format_number(value);
+}
+
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 static void row(const struct table *t, const char *label, const char *format, ...)
@@ -117,8 +122,7 @@ static void print_time(const struct table *t) {
                 shore__format_seconds(json_number_value(seconds)).text);
     }
     if (nth % 2) fputc('\n', t->out);
-    row(t, "tokens", "%s a second, %s a day", shore__format_number(tokens).text,
-        shore__format_number(tokens * SHORE__DAY_SECONDS).text);
+    row(t, "tokens", "%s a second, %s a day", readable(tokens).text, readable(tokens * SHORE__DAY_SECONDS).text);
 }
 
 static void print_moved(const struct table *t) {
@@ -134,7 +138,7 @@ static void print_moved(const struct table *t) {
     row(t, "wear", "%s written a day", SIZE_OF(f, "written_bytes_per_day"));
     if (json_object_get(f, "days_until_tbw"))
         row(t, "", "the drive that wears fastest lasts %s days",
-            shore__format_number(shore__json_amount(f, "days_until_tbw")).text);
+            readable(shore__json_amount(f, "days_until_tbw")).text);
 }
 
 static void print_changes(const struct table *t) {
@@ -145,7 +149,7 @@ static void print_changes(const struct table *t) {
     json_array_foreach(json_object_get(t->figures, "what_if"), i, change) {
         double then = shore__json_amount(change, "tokens_per_second");
         fprintf(t->out, "  %-40s%14s a step%9s%6.2fx\n", string(change, "change"),
-                shore__format_seconds(shore__json_amount(change, "step_seconds")).text, shore__format_number(then).text,
+                shore__format_seconds(shore__json_amount(change, "step_seconds")).text, readable(then).text,
                 tokens > 0 ? then / tokens : 0);
     }
 }
