@@ -88,9 +88,9 @@ class Meter:
 
     def restart(self, state):
         """A step begins: what came before belongs to none."""
+        state.charges.begin()  # it may fail: then the next pass begins again
         if self.state is not state:
             self.state, self.slow = state, None
-        state.charges.begin()
 
     def of_step(self, state, groups, loss, norm, dropped_energy, speculated, skipped):
         """Returns the metrics of the step that ends now. groups: the optimizer's parameter groups."""
