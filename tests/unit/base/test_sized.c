@@ -93,7 +93,7 @@ static void no_struct_ends_with_padding(void **state) {
     ENDS_WITH(shore_store, order);
     ENDS_WITH(shore_ledger, waited_ns);
     ENDS_WITH(shore_commit, blob_bytes);
-    ENDS_WITH(shore_step_options, landed);
+    ENDS_WITH(shore_step_options, aside_bytes);
     ENDS_WITH(shore_step_gradient, gather);
     ENDS_WITH(shore_step_landing, ends);
     ENDS_WITH(shore_store_options, device);
