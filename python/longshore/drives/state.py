@@ -414,7 +414,7 @@ class State(Together):
                     self.part.ranks.meet(f"the commit of step {self.step}")
                     native.call(lib.shore_run_confirm, self.run, self.step)
         except LongshoreError:
-            self.pending = False
+            self.forget_commit()  # which also ends a wait that failed before it began
             raise
         self.pending = False  # stays True if a signal interrupts the wait: the next settle() gets the result
 
