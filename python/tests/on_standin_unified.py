@@ -182,9 +182,6 @@ def main(directory):
         out["without waits"][name] = standin.overwritten()
     out["at once"] = [updated_at_once("cpu", next(names)), updated_at_once(standin.NAME, next(names))]
     out["at once"].append(standin.overwritten())
-    with without:
-        updated_at_once(standin.NAME, next(names))
-    out["without waits"]["at once"] = standin.overwritten()
     out["lost"] = on_standin.lost(next(names))
     pathlib.Path(directory, "told.json").write_text(json.dumps(out))
 

@@ -22,7 +22,7 @@ completes() {
     _longshore
     same "completion of $*" "${COMPREPLY[*]}" "$wanted"
 }
-completes "train" "$LONGSHORE" tra
+completes "train" "$LONGSHORE" trai
 completes "--schedule" "$LONGSHORE" train --sched
 completes "constant linear cosine" "$LONGSHORE" train --schedule ""
 completes "adamw adam adagrad" "$LONGSHORE" train --optimizer ad
