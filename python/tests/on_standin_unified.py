@@ -14,7 +14,7 @@ import torch
 import on_standin  # makes the device before longshore is imported
 import longshore
 import standin
-from longshore.model import activations, cuda, unified
+from longshore.model import activations, cuda, device, unified
 from longshore.run.engine_surface import core_of
 from on_standin import MODELS, ON_DRIVES, SIX, computed, made, of_model
 from test_dtypes import BF16, FP32, Mixed
@@ -182,6 +182,13 @@ def main(directory):
         out["without waits"][name] = standin.overwritten()
     out["at once"] = [updated_at_once("cpu", next(names)), updated_at_once(standin.NAME, next(names))]
     out["at once"].append(standin.overwritten())
+    # the clock's wait for what a copy follows would stand for the tier's
+    unsplit = mock.patch.object(
+        device.Device, "wait", lambda self, event: (there := self.event_of(event)) and there.synchronize()
+    )
+    with without, unsplit:
+        updated_at_once(standin.NAME, next(names))
+    out["without waits"]["at once"] = standin.overwritten()
     out["lost"] = on_standin.lost(next(names))
     pathlib.Path(directory, "told.json").write_text(json.dumps(out))
 

@@ -38,7 +38,7 @@ def test_pages_keep_their_values_until_streams_have_passed(told):
         assert there["overwritten"] == 0, name
     here, there, overwritten = told["at once"]
     assert here == there and overwritten == told["overwritten"] == 0
-    assert len(told["without waits"]) == 2
+    assert len(told["without waits"]) == 3
     for name, overwritten in told["without waits"].items():
         assert overwritten > 0, name
 

@@ -1,6 +1,5 @@
 """Devices other than the CPU, as the library knows them: struct shore_device, made of torch.Stream and torch.Event."""
 
-import contextlib
 import errno
 import threading
 
@@ -261,12 +260,15 @@ class Device:
         """Waits for a struct shore_event. Of a copy, the thread that steps is charged for the bus once what the copy
         follows is computed."""
         until, computed = self._both(event)
+        if until is None:
+            return
+        if self.charges is None or not self._of(event.stream).copies:
+            until.synchronize()
+            return
         if computed is not None:
             computed.synchronize()
-        copies = until is not None and self._of(event.stream).copies and self.charges is not None
-        with self.charges.waiting(lib.SHORE_CHARGE_BUS) if copies else contextlib.nullcontext():
-            if until is not None:
-                until.synchronize()
+        with self.charges.waiting(lib.SHORE_CHARGE_BUS):
+            until.synchronize()
 
     def on(self, number):
         """The torch.Stream of a number."""
