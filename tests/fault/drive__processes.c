@@ -125,12 +125,13 @@ static void wait_for(uint32_t processes, const pid_t *pid) {
     assert_int_equal(atomic_load(&between->failed), 0);
 }
 
-/* Starts processes, and kills one at some instant, then all. */
-static void work_until_killed(uint32_t processes, bool make) {
+/* Starts processes, and kills one at some instant, then all. With `stepped` each has made a step by then. */
+static void work_until_killed(uint32_t processes, bool make, bool stepped) {
     pid_t pid[DRIVES] = {0};
     start(processes, make, 0, pid);
-    /* by what they have done, and by time from there: the machine may be slow */
-    until(&between->done, (unsigned)draw((make ? 4 : 12) * processes));
+    /* by what they have done, and by time from there: the machine may be slow. Each makes or opens, unites, begins and
+     * steps, and goes on when all have stepped: four things at most before its second step */
+    until(&between->done, (stepped ? 4 * processes : 0) + (unsigned)draw((make ? 4 : 12) * processes));
     usleep((useconds_t)draw(2000));
     const pid_t first = pid[draw(processes)];
     assert_true(first > 0);
@@ -233,7 +234,7 @@ static void any_process_is_killed_at_any_instant(void **state) {
             plain_open(&plain, SHORE_ADAMW, false);
             make = true;
         }
-        work_until_killed(processes, make);
+        work_until_killed(processes, make, kills + 1 == 2 * KILLS);
         make = !look(processes, make);
         cut_off += make;
     }
