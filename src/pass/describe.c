@@ -128,22 +128,11 @@ enum shore__when shore__plan_offload_within(const struct shore__facts *f, uint64
 
 /* ---- a training step --------------------------------------------------------------------------------------------- */
 
-/* Drives' buffers: as memory is left for them, or, where a machine knows how much slower drives are with the least,
- * as wanted or the least. */
-enum ring { RING_IF_LEFT, RING_WANTED, RING_LEAST };
-
-/* How a step is described that can be described in several ways. */
-struct way {
-    size_t head_units; /* units that go through the head at once */
-    bool moves;        /* inner activations that the drives have room for are not computed again: --offload on */
-    enum ring ring;
-};
-
 struct description {
     const struct shore__facts *f;
     struct shore__train_plan *plan; /* the plan being described */
     struct shore_program *program;
-    struct way how;
+    struct shore__step_way how;
 };
 
 static uint64_t ring_bytes(const struct shore__facts *f) {
@@ -315,8 +304,8 @@ static void describe_own(const struct description *d) {
         shore__row_own(SHORE__ROW_DRIVES, shore_fleet_memory_least_bytes(f->model->layout, &options));
     own.whole = true;
     options.ring_bytes = ring_bytes(f);
-    if (d->how.ring == RING_IF_LEFT) own.full_bytes = shore_fleet_memory_bytes(f->model->layout, &options);
-    if (d->how.ring == RING_WANTED) own.bytes = shore_fleet_memory_bytes(f->model->layout, &options);
+    if (d->how.ring == SHORE__RING_IF_LEFT) own.full_bytes = shore_fleet_memory_bytes(f->model->layout, &options);
+    if (d->how.ring == SHORE__RING_WANTED) own.bytes = shore_fleet_memory_bytes(f->model->layout, &options);
     d->plan->drives = shore_program_tensor(d->program, &own);
     const struct shore__process process = shore__facts_process(f);
     own = shore__row_own(SHORE__ROW_PROCESS, shore__reserve_bytes(&process));
@@ -328,14 +317,17 @@ static void describe_own(const struct description *d) {
     d->plan->holes = shore_program_tensor(d->program, &own);
 }
 
-static int describe(const struct description *d, struct shore_diag *diag) {
-    const struct shore__facts *f = d->f;
+int shore__step_describe(const struct shore__facts *f, struct shore__step_way how, struct shore__train_plan *out,
+                         struct shore_diag *diag) {
+    const struct description description = {f, out, shore_program_new(), how}, *d = &description;
     const struct shore__model *m = f->model;
+    *out = (struct shore__train_plan){.program = d->program, .table = UINT32_MAX, .host = UINT32_MAX};
+    if (!out->program) return shore__fail(diag, -ENOMEM, "out of memory for a plan");
     uint32_t between = shore__phase_between(m->arch.n_layer);
     struct shore_tensor workspace = shore__row_tensor(SHORE__ROW_WORKSPACE, 0, SHORE_PLACE_DEVICE, f->workspace_bytes);
     workspace.whole = true;
     if (f->batch.units > 1) workspace.full_bytes = f->workspace_bytes + f->packed_bytes; /* packed for the next unit */
-    int rc = shore__operations_describe(f, d->how.ring == RING_LEAST, d->program, diag);
+    int rc = shore__operations_describe(f, d->how.ring == SHORE__RING_LEAST, d->program, diag);
     d->plan->workspace = shore_program_tensor(d->program, &workspace);
     shore__batch_describe(m, f->mode, &f->batch, d->program);
     shore__pages_describe(m, f->mode, f->one_memory, d->program);
@@ -353,8 +345,6 @@ static int describe(const struct description *d, struct shore_diag *diag) {
     return rc;
 }
 
-/* ---- its plan ---------------------------------------------------------------------------------------------------- */
-
 static struct shore__fate fate_of(const struct shore__train_plan *plan, uint32_t tensor) {
     return tensor == UINT32_MAX ? (struct shore__fate){.way = SHORE_WAY_NONE} : plan->plan->fate[tensor];
 }
@@ -367,133 +357,15 @@ static void fill_host(const struct shore__facts *f, struct shore__train_plan *ou
     out->host_buffers = (uint32_t)(segments / out->host_segments < most ? segments / out->host_segments : most);
 }
 
-static void fill_plan(const struct shore__facts *f, const struct description *d) {
-    struct shore__train_plan *out = d->plan;
+void shore__step_read_fates(const struct shore__facts *f, struct shore__step_way how, struct shore__train_plan *out) {
     out->units = f->batch.units;
-    out->head_units = d->how.head_units;
+    out->head_units = how.head_units;
     out->kept_logits = fate_of(out, out->logits).bytes / tile_bytes(f);
     out->gradient_buffers = (uint32_t)fate_of(out, out->pieces).count;
     out->hold_table_gradient = fate_of(out, out->table).way == SHORE_WAY_KEEP || !f->scratch;
-    out->ring_bytes = d->how.ring == RING_WANTED || fate_of(out, out->drives).full ? ring_bytes(f) : 0;
+    out->ring_bytes = how.ring == SHORE__RING_WANTED || fate_of(out, out->drives).full ? ring_bytes(f) : 0;
     out->workspace_bytes = fate_of(out, out->workspace).bytes;
     out->fleet_bytes = fate_of(out, out->drives).bytes;
     out->hole_bytes = fate_of(out, out->holes).bytes;
     fill_host(f, out);
-}
-
-/* Gradients go to the drives as far as the plan has no buffers for them, which is known only now. */
-static int spill(const struct shore__facts *f, struct shore__train_plan *out, struct shore_diag *diag) {
-    bool spills, table_stays = out->table != UINT32_MAX && out->hold_table_gradient;
-    int rc = shore__operations_spill(f, out->gradient_buffers, table_stays, out->program, &spills, diag);
-    return rc || !spills ? rc : shore__plan_time(out->plan, diag);
-}
-
-static int plan_with(const struct shore__facts *f, uint64_t budget, struct way how, struct shore__train_plan *out,
-                     struct shore_diag *diag) {
-    *out = (struct shore__train_plan){.program = shore_program_new(), .table = UINT32_MAX, .host = UINT32_MAX};
-    if (!out->program) return shore__fail(diag, -ENOMEM, "out of memory for a plan");
-    struct description d = {f, out, out->program, how};
-    const struct shore_plan_options options = {
-        .size = sizeof options,
-        .memory_bytes = budget,
-        .what = "this model, batch and sequence length",
-        .place_bytes = {f->place_bytes[SHORE_PLACE_DEVICE], f->place_bytes[SHORE_PLACE_PINNED]},
-        .one_memory = f->one_memory,
-        .machine = f->machine,
-        .policy = f->policy,
-        .written_bytes_per_day_most = (double)f->written_per_day_most,
-    };
-    int rc = describe(&d, diag);
-    if (!rc) rc = shore_plan_open(out->program, &options, &out->plan, diag);
-    if (out->plan) fill_plan(f, &d);
-    return rc ? rc : spill(f, out, diag);
-}
-
-/* Whether units may go through the head one by one, so that only one unit's logits are kept: each then walks the whole
- * table again, which may be too slow over a network. The table's gradient must be held in memory, where units can add
- * to it. With compression, a loss that is not finite must be seen before the residual is asked for. */
-static bool may_go_one_by_one(const struct shore__facts *f) {
-    return f->batch.units > 1 && !f->remote && f->model->arch.tied && !f->compressed;
-}
-
-static void fill_needs(const struct shore__facts *f, const struct shore_plan *plan, struct shore__needs *needs) {
-    *needs = (struct shore__needs){
-        .minimum_bytes = plan->minimum.of[SHORE__SHARED],
-        .comfortable_bytes = plan->comfortable.of[SHORE__SHARED],
-        .disk_bytes = shore__plan_disk_bytes(f),
-        .pairs = f->model->arch.n_layer * f->batch.units,
-    };
-}
-
-static void count_pairs(const struct shore__train_plan *plan, struct shore__needs *needs) {
-    for (uint64_t i = 0; i < needs->pairs; i++) {
-        needs->kept_pairs += plan->plan->fate[plan->inner + i].way == SHORE_WAY_KEEP;
-        needs->offloaded_pairs += plan->plan->fate[plan->inner + i].way == SHORE_WAY_MOVE;
-    }
-}
-
-/* Takes another description of the step if it fits; unless it is wanted anyway, if the step is shorter then. */
-static int try_other(const struct shore__facts *f, uint64_t budget, struct way how, bool wanted,
-                     struct shore__train_plan *out, struct shore_diag *diag) {
-    struct shore__train_plan other, had = *out;
-    int rc = plan_with(f, budget, how, &other, diag);
-    if (!rc && (wanted || shore__plan_is_shorter(other.plan, out->plan))) {
-        *out = other;
-        other = had;
-    }
-    shore__train_plan_close(&other);
-    return rc == SHORE_EBUDGET ? 0 : rc;
-}
-
-/* Plans with the buffers that drives want, or with the least if these do not fit, or if so much memory saves more
- * elsewhere. needs: of the plan with the least. */
-static int plan_rings(const struct shore__facts *f, uint64_t budget, struct way *how, struct shore__train_plan *out,
-                      struct shore__needs *needs, struct shore_diag *diag) {
-    struct shore__train_plan wanted;
-    how->ring = shore__knows_least_ring(f) ? RING_LEAST : RING_IF_LEFT;
-    int rc = plan_with(f, budget, *how, out, diag);
-    if (!out->plan) return rc;
-    if (needs) fill_needs(f, out->plan, needs);
-    if (rc || how->ring == RING_IF_LEFT) return rc;
-    how->ring = RING_WANTED;
-    rc = plan_with(f, budget, *how, &wanted, diag);
-    if (needs && wanted.plan) needs->comfortable_bytes = wanted.plan->comfortable.of[SHORE__SHARED];
-    bool taken = !rc && !shore__plan_is_shorter(out->plan, wanted.plan);
-    if (!taken) how->ring = RING_LEAST;
-    if (taken) {
-        struct shore__train_plan had = *out;
-        *out = wanted;
-        wanted = had;
-    }
-    shore__train_plan_close(&wanted);
-    return rc == SHORE_EBUDGET ? 0 : rc;
-}
-
-int shore__plan_training(const struct shore__facts *f, uint64_t budget, struct shore__train_plan *out,
-                         struct shore__needs *needs, struct shore_diag *diag) {
-    struct way how = {.head_units = f->batch.units};
-    int rc = plan_rings(f, budget, &how, out, needs, diag);
-    if (!out->plan) return rc;
-    if (rc) return needs && rc == SHORE_EBUDGET && budget < needs->minimum_bytes ? 0 : rc;
-    how.moves = f->offload == SHORE__ON && offloaded_most(f);
-    if (how.moves) rc = try_other(f, budget, how, true, out, diag);
-    how.head_units = 1;
-    if (!rc && may_go_one_by_one(f)) rc = try_other(f, budget, how, false, out, diag);
-    if (needs) count_pairs(out, needs);
-    return rc;
-}
-
-void shore__train_plan_close(struct shore__train_plan *plan) {
-    shore_plan_close(plan->plan);
-    shore_program_free(plan->program);
-    *plan = (struct shore__train_plan){.units = 0};
-}
-
-const struct shore__fate *shore__plan_input(const struct shore__train_plan *plan, uint32_t layer) {
-    return &plan->plan->fate[plan->input + layer - 1];
-}
-
-const struct shore__fate *shore__plan_inner(const struct shore__facts *f, const struct shore__train_plan *plan,
-                                            uint32_t layer, size_t unit) {
-    return &plan->plan->fate[plan->inner + (f->model->arch.n_layer - layer) * plan->units + unit];
 }

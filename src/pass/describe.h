@@ -34,6 +34,22 @@ struct shore__needs {
     uint64_t pairs, kept_pairs, offloaded_pairs;
 };
 
+/* Drives' buffers: as memory is left for them, or, where a machine knows how much slower drives are with the least,
+ * as wanted or the least. */
+enum shore__ring { SHORE__RING_IF_LEFT, SHORE__RING_WANTED, SHORE__RING_LEAST };
+
+/* How a step is described that can be described in several ways. */
+struct shore__step_way {
+    size_t head_units; /* units that go through the head at once */
+    bool moves;        /* inner activations that the drives have room for are not computed again: --offload on */
+    enum shore__ring ring;
+};
+
+/* Makes the program of a step, with the numbers of its tensors; and reads from its plan what it gives them. */
+int shore__step_describe(const struct shore__facts *f, struct shore__step_way how, struct shore__train_plan *out,
+                         struct shore_diag *diag);
+void shore__step_read_fates(const struct shore__facts *f, struct shore__step_way how, struct shore__train_plan *out);
+
 /* Plans training within a budget. The caller closes the plan, whatever is returned. needs NULL: refuses a budget below
  * the minimum. Otherwise needs is filled in any case, and a budget that is too small gives no plan. */
 int shore__plan_training(const struct shore__facts *f, uint64_t budget, struct shore__train_plan *out,
