@@ -66,6 +66,39 @@ char *shore_machine_json(const struct shore_machine *machine);
 /* NULL is allowed. */
 void shore_machine_free(struct shore_machine *machine);
 
+/* A machine that gets slower or faster in mid-run: a drive got slow, a host got busy, or either is over.
+ *
+ *     shore_drift_open(fleet, &drift, &diag)                 steps begin, as a plan divides memory
+ *     each step: shore_drift_begin(drift)
+ *                shore_drift_end(drift, ...)                 true: plan again, with the rates of the last steps:
+ *                    shore_drift_take(drift, machine, &change, &now, &diag)
+ *
+ * What each drive and the processor took of the first steps is what a plan's rates stand for. They have changed if that
+ * differs by more than a fifth for several steps, and is a part of a step that matters. */
+struct shore_fleet;
+struct shore_drift;
+
+/* Ownership: borrows the fleet; *out is the caller's, for shore_drift_close(). Errors: -ENOMEM. */
+int shore_drift_open(const struct shore_fleet *fleet, struct shore_drift **out, struct shore_diag *diag);
+/* NULL is allowed. */
+void shore_drift_close(struct shore_drift *drift);
+/* A step begins: what drives did so far belongs to none. A step that computes otherwise than the others (a smaller
+ * batch) is begun, and not ended. */
+void shore_drift_begin(struct shore_drift *drift);
+/* A step has ended, which computed for so many seconds. Returns whether rates have changed, for several steps. */
+bool shore_drift_end(struct shore_drift *drift, double compute_seconds, double step_seconds);
+
+struct shore_drift_change {
+    size_t size;                        /* sizeof(struct shore_drift_change) */
+    double before_seconds, now_seconds; /* of the quickest of the first steps, and of the last ones */
+    char what[400]; /* what takes longer, or less long, for people; "": nothing that was described */
+};
+/* Makes the machine with the rates of the last steps. was: the one before; NULL: the assumed one. It is looked at again
+ * some steps later. Ownership: *out is the caller's, for shore_machine_free(). Errors: -ENOMEM, -EINVAL
+ * (change->size). */
+int shore_drift_take(struct shore_drift *drift, const struct shore_machine *was, struct shore_drift_change *change,
+                     struct shore_machine **out, struct shore_diag *diag);
+
 #ifdef __cplusplus
 }
 #endif
