@@ -312,8 +312,10 @@ int shore_fleet_blob(struct shore_fleet *fleet, void *blob, uint32_t *bytes, str
 /* The form of a gradient. */
 enum shore_gradient_form {
     SHORE_GRADIENT_FP32,
-    SHORE_GRADIENT_BF16,  /* widened to fp32, exactly, before anything else */
-    SHORE_GRADIENT_SPARSE /* elements that are left out are zero: codes as in sparse.h, one for each segment */
+    SHORE_GRADIENT_BF16,   /* widened to fp32, exactly, before anything else */
+    SHORE_GRADIENT_SPARSE, /* elements that are left out are zero: codes as in sparse.h, one for each segment */
+    SHORE_GRADIENT_ROWS    /* a gather list of which only the items travel, each in its dtype: rows of a table that few
+                              rows of a batch look up */
 };
 
 enum shore_dtype { SHORE_DTYPE_FP32, SHORE_DTYPE_BF16, SHORE_DTYPE_FP16 };
@@ -337,6 +339,24 @@ struct shore_gather {
 int shore_fleet_fetch(struct shore_fleet *fleet, uint64_t step, uint32_t block, uint32_t segment, uint32_t count,
                       enum shore_fetch_kind kind, void *dst, struct shore_completion done);
 
+/* Rows of a table that lies in a block: row r is elements [offset_elems + r * columns, + columns) of it. */
+struct shore_rows {
+    size_t size;   /* sizeof(struct shore_rows) */
+    uint64_t step; /* as of shore_fleet_fetch() */
+    uint32_t block;
+    enum shore_fetch_kind kind; /* BF16 or MASTER */
+    uint64_t offset_elems;      /* of row 0 within the block */
+    uint32_t columns, count;    /* elements of a row; rows that are asked for */
+    const uint32_t *row;        /* their numbers, in any order, also repeated. Ascending ones cost the least */
+    void *dst;                  /* count * columns elements, in the order of row[], aligned to one */
+};
+/* Reads rows. The drives read the pages of 4 KiB that the rows lie in, each once, and send the rows alone. Rows are not
+ * checked against the leaves, which are of whole segments: the next update or fetch of those does that. Ownership: row
+ * and dst are borrowed until the completion. Threading: any. Errors: as of shore_fleet_fetch(), -ENOMEM; to the
+ * completion, with a sentence: -EINVAL (size was left out; another kind; a row outside of the block), -ENOTSUP (a part
+ * of a fleet whose other parts have some of the rows). count 0 completes at once. */
+int shore_fleet_gather(struct shore_fleet *fleet, const struct shore_rows *rows, struct shore_completion done);
+
 struct shore_update {
     size_t size;        /* sizeof(struct shore_update) */
     uint64_t base_step; /* the committed step, which is read; the update writes base_step + 1 */
@@ -355,9 +375,11 @@ struct shore_update {
     void *params_out;  /* NULL, or where the new parameters go: bf16 (fp32 with the fleet's fp32_params) */
     uint32_t order;    /* queued updates and stores of lower order run first */
     uint32_t ngather;
-    const struct shore_gather *gather; /* instead of gradient, in form FP32 or BF16 (fp32 and fp16 items are rounded to
-                                          nearest even): a list of ngather items; copied at submit. The bits are those
-                                          of the block copied together. ngather 0: a gradient of zeros */
+    const struct shore_gather *gather; /* instead of gradient: a list of ngather items; copied at submit. The bits are
+                                          those of the block copied together. ngather 0: a gradient of zeros. Form FP32:
+                                          all elements travel; BF16: likewise, fp32 and fp16 items rounded to nearest
+                                          even; ROWS: the items of these segments alone, 16 bytes more for each (or all
+                                          elements as FP32, if those are fewer bytes) */
 };
 
 /* UPDATE: idempotent; the same request gives the same bytes. It completes when the state is written (not yet durable)

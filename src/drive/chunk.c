@@ -9,6 +9,7 @@
 #include "drive/layout.h"
 #include "near/gradient.h"
 #include "number/bf16.h"
+#include "number/gather.h"
 
 _Static_assert(SHORE_SEGMENT_ELEMS * sizeof(uint16_t) % SHORE__IO_ALIGN == 0, "segments are written alone");
 _Static_assert(SHORE_BUFFER_ALIGN_BYTES % SHORE__IO_ALIGN == 0, "buffers of callers are read into directly");
@@ -39,6 +40,11 @@ uint64_t shore__update_gradient_bytes(const struct shore__drive_config *config, 
     uint64_t elems = shore__layout_elems(config->layout, u->block, u->segment, u->count);
     if (u->form == SHORE_GRADIENT_SPARSE)
         return u->offsets[u->count] - u->offsets[0] + (u->count + 1) * sizeof *u->offsets;
+    if (u->form == SHORE_GRADIENT_ROWS) {
+        const struct shore__gather_list list = {u->gather, u->ngather};
+        uint64_t rows = shore__gather_packed_bytes(&list, (uint64_t)u->segment * SHORE_SEGMENT_ELEMS, elems);
+        return rows < elems * sizeof(float) ? rows : elems * sizeof(float);
+    }
     return shore__update_is_spilled(u) ? 0 : elems * (shore__gradient_segment_bytes(u->form) / SHORE_SEGMENT_ELEMS);
 }
 
@@ -212,7 +218,8 @@ void shore__chunk_init(const struct shore__drive_config *config, uint32_t block,
 
 int shore__update_check(const struct shore__drive_config *config, const struct shore_update *update) {
     if (update->block >= config->layout->nblocks || update->count == 0 || !update->groups) return -EINVAL;
-    if ((unsigned)update->form > SHORE_GRADIENT_SPARSE) return -EINVAL;
+    if ((unsigned)update->form > SHORE_GRADIENT_ROWS) return -EINVAL;
+    if (update->form == SHORE_GRADIENT_ROWS && !update->gather) return -EINVAL;
     if (update->form == SHORE_GRADIENT_SPARSE && (!update->gradient || !update->offsets)) return -EINVAL;
     if (update->gather && update->gradient) return -EINVAL;
     const struct shore_layout_block *block = &config->layout->blocks[update->block];

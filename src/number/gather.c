@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "base/fields.h"
+#include "base/units.h"
 #include "number/fp16.h"
 
 #define TILE_ELEMS 1024u
@@ -78,6 +80,73 @@ void shore__gather_fill_bf16(const struct shore__gather_list *list, uint64_t fir
         shore__gather_fill(list, first + at, n, tile);
         shore__bf16_from_f32(to + at, tile, n);
     }
+}
+
+/* ---- as they travel ---------------------------------------------------------------------------------------------- */
+
+#define HEAD_BYTES 16u
+
+static const struct shore__field head_fields[] = {SHORE__FIELD(struct shore_gather, offset_elems, 8),
+                                                  SHORE__FIELD(struct shore_gather, elems, 4),
+                                                  SHORE__FIELD(struct shore_gather, dtype, 4), SHORE__FIELDS_END};
+
+static uint64_t data_bytes(const struct shore_gather *item) {
+    return (item->elems * dtype_bytes(item->dtype) + 7) / 8 * 8;
+}
+
+/* The part of item i in [first, end); false: there is none, and none behind it. */
+static bool part_of(const struct shore__gather_list *list, uint32_t i, uint64_t first, uint64_t end,
+                    struct shore_gather *part) {
+    if (i >= list->count || list->item[i].offset_elems >= end) return false;
+    *part = list->item[i];
+    uint64_t skipped = part->offset_elems < first ? first - part->offset_elems : 0;
+    part->from = (const unsigned char *)part->from + skipped * dtype_bytes(part->dtype);
+    part->offset_elems += skipped;
+    part->elems -= skipped;
+    if (part->elems > end - part->offset_elems) part->elems = end - part->offset_elems;
+    return true;
+}
+
+uint64_t shore__gather_packed_bytes(const struct shore__gather_list *list, uint64_t first, uint64_t elems) {
+    struct shore_gather part;
+    uint64_t bytes = 8;
+    for (uint32_t i = shore__gather_first(list, first); part_of(list, i, first, first + elems, &part); i++)
+        bytes += HEAD_BYTES + data_bytes(&part);
+    return bytes;
+}
+
+void shore__gather_pack(const struct shore__gather_list *list, uint64_t first, uint64_t elems, unsigned char *out) {
+    struct shore_gather part;
+    uint32_t begin = shore__gather_first(list, first), n = 0;
+    while (part_of(list, begin + n, first, first + elems, &part))
+        n++;
+    unsigned char *head = out + 8, *data = head + (size_t)n * HEAD_BYTES;
+    shore__put_u64(out, n);
+    for (uint32_t i = 0; part_of(list, begin + i, first, first + elems, &part) && i < n; i++) {
+        uint64_t bytes = part.elems * dtype_bytes(part.dtype), whole = data_bytes(&part);
+        head = shore__fields_put(head, head_fields, &part);
+        memcpy(data, part.from, bytes);
+        memset(data + bytes, 0, whole - bytes);
+        data += whole;
+    }
+}
+
+uint32_t shore__gather_packed_count(const unsigned char *in, uint64_t bytes) {
+    uint64_t n = bytes < 8 ? 0 : shore__get_u64(in);
+    return n <= (bytes - 8) / HEAD_BYTES ? (uint32_t)n : 0;
+}
+
+bool shore__gather_unpack(const unsigned char *in, uint64_t bytes, struct shore_gather *items) {
+    uint32_t n = shore__gather_packed_count(in, bytes);
+    const unsigned char *head = in + 8, *data = head + (size_t)n * HEAD_BYTES, *end = in + bytes;
+    if (bytes < 8 || shore__get_u64(in) != n) return false;
+    for (uint32_t i = 0; i < n; i++) {
+        items[i] = (struct shore_gather){.from = data};
+        head = shore__fields_get(head, end, head_fields, &items[i]);
+        if (!dtype_bytes(items[i].dtype) || data_bytes(&items[i]) > (uint64_t)(end - data)) return false;
+        data += data_bytes(&items[i]);
+    }
+    return data == end;
 }
 
 const float *shore__gather_view(const struct shore__gather_list *list, uint64_t first, uint64_t *elems) {

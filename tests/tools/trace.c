@@ -33,7 +33,7 @@ void trace(const char *format, ...) {
     pthread_mutex_unlock(&lock);
 }
 
-static const char *const forms[] = {"fp32", "bf16", "sparse"};
+static const char *const forms[] = {"fp32", "bf16", "sparse", "rows"};
 
 #define WRAP(type, name, ...)        \
     type __real_##name(__VA_ARGS__); \

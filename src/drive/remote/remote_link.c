@@ -7,6 +7,7 @@
 #include "base/diag.h"
 #include "base/thread.h"
 #include "base/units.h"
+#include "drive/layout.h"
 #include "drive/remote/remote_link.h"
 #include "number/gather.h"
 
@@ -169,6 +170,7 @@ static void count_sent(struct remote *r, const struct remote_request *q) {
 /* Gathers the gradient of a request with a gather list, while its slot on the far side waits. */
 static int gather(struct remote_link *l, struct remote_request *q, struct shore_diag *diag) {
     const struct shore_update *u = q->update;
+    const struct shore_layout *layout = l->remote->config.layout;
     if (!u || !u->gather) return 0;
     size_t bytes = q->bulk_bytes[0];
     if (l->gathered_bytes < bytes) {
@@ -179,7 +181,11 @@ static int gather(struct remote_link *l, struct remote_request *q, struct shore_
     }
     const struct shore__gather_list list = {u->gather, u->ngather};
     uint64_t first = (uint64_t)q->fields.segment * SHORE_SEGMENT_ELEMS;
-    if (u->form == SHORE_GRADIENT_BF16)
+    if (q->fields.kind == SHORE_GRADIENT_ROWS)
+        shore__gather_pack(&list, first,
+                           shore__layout_elems(layout, q->fields.block, q->fields.segment, q->fields.count),
+                           l->gathered);
+    else if (u->form == SHORE_GRADIENT_BF16)
         shore__gather_fill_bf16(&list, first, bytes / sizeof(uint16_t), l->gathered);
     else
         shore__gather_fill(&list, first, bytes / sizeof(float), l->gathered);

@@ -9,6 +9,8 @@ static uint64_t update_bytes(const struct remote *r, const struct shore_update *
     uint64_t elems = (uint64_t)count * SHORE_SEGMENT_ELEMS, gradient = 0;
     if (u->form == SHORE_GRADIENT_SPARSE)
         gradient = u->offsets[at + count] - u->offsets[at];
+    else if (u->form == SHORE_GRADIENT_ROWS)
+        gradient = elems * sizeof(float); /* the most */
     else if (!shore__update_is_spilled(u))
         gradient = count * shore__gradient_segment_bytes(u->form);
     return (gradient + SHORE__IO_ALIGN - 1) / SHORE__IO_ALIGN * SHORE__IO_ALIGN + (u->residual ? elems * 2 : 0) +
@@ -42,6 +44,13 @@ static void fill_update(struct remote *r, struct remote_request *q, const struct
         q->bulk[0] = (const unsigned char *)u->gradient + u->offsets[at];
         q->bulk_bytes[0] = u->offsets[at + f->count] - u->offsets[at];
         q->bulk_counter[0] = SHORE__COUNTER(link_in_compressed);
+    } else if (u->form == SHORE_GRADIENT_ROWS) {
+        const struct shore_update part = shore__update_part(&r->config, u, f->segment, f->count);
+        q->bulk_bytes[0] = shore__update_gradient_bytes(&r->config, &part);
+        q->bulk_counter[0] = SHORE__COUNTER(link_in_gradients);
+        /* rows that are as many bytes as all elements travel as those */
+        if (q->bulk_bytes[0] == shore__remote_crossing(r, f, SHORE_SEGMENT_ELEMS * sizeof(float)))
+            f->kind = SHORE_GRADIENT_FP32;
     } else if (!shore__update_is_spilled(u)) {
         size_t each = shore__gradient_segment_bytes(u->form);
         q->bulk[0] = u->gather ? NULL : (const unsigned char *)u->gradient + at * each;

@@ -260,6 +260,7 @@ int shore__serve(int in, int out, const struct shore__serve_options *options, st
         free(s->slots[i].body);
         free(s->slots[i].groups);
         free(s->slots[i].offsets);
+        free(s->slots[i].items);
     }
     free(s->slots);
     shore__wire_open_free(&s->open);

@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "drive/layout.h"
 #include "drive/serve/serve_session.h"
+#include "number/gather.h"
 
 /* ---- jobs -------------------------------------------------------------------------------------------------------- */
 
@@ -114,7 +115,7 @@ static size_t crossing(const struct session *s, const struct shore__wire_request
 
 static bool cut_update(const struct session *s, const struct shore__wire_request *r, struct cuts *p) {
     bool spilled = r->flags & SHORE__WIRE_SPILLED;
-    if (r->kind > SHORE_GRADIENT_SPARSE || r->bytes > s->plan.slot_bytes) return false;
+    if (r->kind > SHORE_GRADIENT_ROWS || r->bytes > s->plan.slot_bytes) return false;
     size_t gradient = shore__gradient_segment_bytes(r->kind), residual = (size_t)SHORE_SEGMENT_ELEMS * 2;
     size_t params = (size_t)SHORE_SEGMENT_ELEMS * (s->config.fp32_params ? 4 : 2);
     if (spilled ? r->bytes != 0 || !gradient : gradient && r->bytes != crossing(s, r, gradient)) return false;
@@ -191,6 +192,19 @@ static int take_offsets(struct shore__serve_job *job, const unsigned char *from,
     return job->offsets[r->count] != r->bytes ? -EINVAL : 0;
 }
 
+/* The items of a gradient of form ROWS, which lie in the bulk. */
+static int take_rows(struct shore__serve_job *job) {
+    const struct shore__wire_request *r = &job->request;
+    const struct shore_layout *layout = job->session->config.layout;
+    struct shore__gather_list list = {.count = shore__gather_packed_count(job->memory, r->bytes)};
+    job->items = room_for(job->items, &job->items_room, ((size_t)list.count + 1) * sizeof *job->items);
+    if (!job->items) return -ENOMEM;
+    list.item = job->items;
+    bool good = r->block < layout->nblocks && shore__gather_unpack(job->memory, r->bytes, job->items);
+    job->nitems = list.count;
+    return good && !shore__gather_fault(&list, &layout->blocks[r->block]) ? 0 : -EINVAL;
+}
+
 static int submit_update(struct shore__serve_job *job, const struct cuts *p) {
     struct session *s = job->session;
     const struct shore__wire_request *r = &job->request;
@@ -201,6 +215,8 @@ static int submit_update(struct shore__serve_job *job, const struct cuts *p) {
         shore__wire_hyper_get(r->tail + (size_t)i * SHORE__WIRE_HYPER_BYTES, &job->groups[i]);
     int rc =
         r->kind == SHORE_GRADIENT_SPARSE ? take_offsets(job, r->tail + groups_bytes, r->tail_bytes - groups_bytes) : 0;
+    bool rows = r->kind == SHORE_GRADIENT_ROWS;
+    if (!rc && rows) rc = take_rows(job);
     if (rc) return rc;
     struct shore_update update = {
         .base_step = r->step,
@@ -208,7 +224,7 @@ static int submit_update(struct shore__serve_job *job, const struct cuts *p) {
         .block = r->block,
         .segment = r->segment,
         .count = r->count,
-        .gradient = r->flags & SHORE__WIRE_SPILLED ? NULL : job->memory,
+        .gradient = r->flags & SHORE__WIRE_SPILLED || rows ? NULL : job->memory,
         .form = r->kind,
         .offsets = r->kind == SHORE_GRADIENT_SPARSE ? job->offsets : NULL,
         .residual = p->whole_bytes[1] ? (const uint16_t *)(void *)(job->memory + p->residual) : NULL,
@@ -217,6 +233,8 @@ static int submit_update(struct shore__serve_job *job, const struct cuts *p) {
         .ngroups = r->ngroups,
         .params_out = p->out_bytes ? job->memory + p->out : NULL,
         .order = r->order,
+        .gather = rows ? job->items : NULL,
+        .ngather = rows ? job->nitems : 0,
     };
     return s->drive->ops->update(s->drive, &update, (struct shore_completion){finished, job});
 }

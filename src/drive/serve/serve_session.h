@@ -31,7 +31,9 @@ struct shore__serve_job {
     size_t body_room;
     struct shore_hyper *groups;
     uint32_t *offsets;
-    size_t groups_room, offsets_room;
+    struct shore_gather *items;
+    uint32_t nitems;
+    size_t groups_room, offsets_room, items_room;
     void *out; /* the answer's bulk */
     size_t out_bytes;
     int rc;

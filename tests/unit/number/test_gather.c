@@ -77,9 +77,36 @@ static void one_item_of_fp32_is_not_copied(void **state) {
     assert_null(shore__gather_view(&list, 1256, &there));
 }
 
+/* Any part packs into as many bytes as it says, and reads as it lay. */
+static void parts_travel(void **state) {
+    static struct shore_gather item[ELEMS], arrived[ELEMS];
+    static float wide[ELEMS];
+    for (int round = 0; round < 300; round++) {
+        const struct shore__gather_list list = {item, make_list(item)};
+        uint64_t first = draw(ELEMS), elems = draw(ELEMS - first) + 1;
+        uint64_t bytes = shore__gather_packed_bytes(&list, first, elems);
+        unsigned char *packed = malloc(bytes + 1);
+        assert_non_null(packed);
+        packed[bytes] = 0xA5;
+        shore__gather_pack(&list, first, elems, packed);
+        assert_int_equal(packed[bytes], 0xA5);
+        const struct shore__gather_list there = {arrived, shore__gather_packed_count(packed, bytes)};
+        assert_true(shore__gather_unpack(packed, bytes, arrived));
+        memset(wide, 0xFF, sizeof wide);
+        shore__gather_fill(&there, 0, ELEMS, wide);
+        for (uint64_t i = 0; i < ELEMS; i++)
+            if (i < first || i >= first + elems) assert_true(wide[i] == 0);
+        assert_memory_equal(wide + first, want + first, elems * sizeof *wide);
+        assert_false(shore__gather_unpack(packed, bytes - 1, arrived));
+        assert_false(shore__gather_unpack(packed, bytes + 1, arrived));
+        free(packed);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_part_is_as_it_lies),
+        cmocka_unit_test(parts_travel),
         cmocka_unit_test(one_item_of_fp32_is_not_copied),
     };
     seed = test_seed();
