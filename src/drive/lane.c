@@ -178,6 +178,13 @@ bool shore__slots_holds(struct shore__slots *slots, unsigned active, uint64_t ba
     return holds;
 }
 
+bool shore__slots_attempt_is(struct shore__slots *slots, uint64_t attempt) {
+    pthread_mutex_lock(&slots->mutex);
+    bool is = slots->attempt == attempt;
+    pthread_mutex_unlock(&slots->mutex);
+    return is;
+}
+
 unsigned shore__slots_active(struct shore__slots *slots, uint64_t *step) {
     pthread_mutex_lock(&slots->mutex);
     unsigned active = slots->active;

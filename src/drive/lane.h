@@ -60,6 +60,7 @@ int shore__slots_write(struct shore__slots *slots, uint64_t base_step, uint64_t 
 bool shore__slots_holds(struct shore__slots *slots, unsigned active, uint64_t base_step, uint64_t attempt);
 void shore__slots_commit(struct shore__slots *slots, uint64_t step, bool skip);
 void shore__slots_discard(struct shore__slots *slots, uint64_t attempt);
+bool shore__slots_attempt_is(struct shore__slots *slots, uint64_t attempt);
 unsigned shore__slots_active(struct shore__slots *slots, uint64_t *step);
 
 #endif

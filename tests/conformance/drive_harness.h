@@ -489,7 +489,8 @@ static inline void server_stop(void) {
     rmdir(server_directory);
 }
 
-/* kinds: a letter for each drive: f a file, u a file behind the server's socket, r ram:, n null:. */
+/* kinds: a letter for each drive: f a file, u a file behind the server's socket, s behind ssh (LONGSHORE_RSH),
+ * r ram:, n null:. */
 static inline void place_open(struct place *place, const char *kinds) {
     memset(place, 0, sizeof *place);
     snprintf(place->directory, sizeof place->directory, "drive-test-XXXXXX");
@@ -500,10 +501,11 @@ static inline void place_open(struct place *place, const char *kinds) {
         snprintf(name, sizeof name, "%s/%u.volume", place->directory, d);
         memcpy(place->path[d], name, sizeof name);
         place->paths[d] = kinds[d] == 'r' ? "ram:" : kinds[d] == 'n' ? "null:" : place->path[d];
-        if (kinds[d] == 'u') {
-            char cwd[400];
+        if (kinds[d] == 'u' || kinds[d] == 's') {
+            char cwd[400], way[sizeof server_socket + 8] = "ssh://host";
             assert_non_null(getcwd(cwd, sizeof cwd));
-            snprintf(place->uri[d], sizeof place->uri[d], "unix:%s:%s/%s", server_socket, cwd, name);
+            if (kinds[d] == 'u') snprintf(way, sizeof way, "unix:%s:", server_socket);
+            snprintf(place->uri[d], sizeof place->uri[d], "%s%s/%s", way, cwd, name);
             place->paths[d] = place->uri[d];
         }
     }

@@ -31,7 +31,9 @@ static void called(const struct shore__wire_request *r) {
     struct shore__wire_request again;
     shore__wire_call_put(&again, &call);
     if (again.kind != r->kind || again.order != r->order || again.start != r->start || again.bytes != r->bytes ||
-        again.block != r->block || again.segment != r->segment || again.count != r->count)
+        again.block != r->block || again.segment != r->segment || again.count != r->count || again.step != r->step ||
+        again.era != r->era || again.in_bytes != r->in_bytes || again.out_bytes != r->out_bytes ||
+        call.argument_bytes > SHORE__ARGUMENT_BYTES)
         abort();
     struct shore__call first = shore__call_part(&call, 0, half), rest = shore__call_part(&call, half, units - half);
     if (shore__call_units(&first) + shore__call_units(&rest) != units) abort();

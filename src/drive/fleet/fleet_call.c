@@ -9,11 +9,24 @@
 
 _Static_assert(SHORE__SCRATCH_STRIPE_BYTES % SHORE__IO_ALIGN == 0, "stripes are moved alone");
 
-static void send_call(struct shore__join *join, uint32_t d, const struct shore__call *call) {
+void shore__join_call(struct shore__join *join, uint32_t d, const struct shore__call *call) {
     struct shore_fleet *f = join->fleet;
+    const struct shore__function *function = shore__function(call->function);
+    const uint64_t in = shore__call_crossing(call, f->layout, shore__call_in_bytes(call));
+    const uint64_t out = shore__call_crossing(call, f->layout, shore__call_out_bytes(call));
     int rc = f->drives[d]->ops->call(f->drives[d], call, shore__share_completion(join, d));
     if (rc) shore__share_refused(join, d, rc);
-    shore__fleet_count(f, d, shore__function(call->function)->link, shore__call_crossing(call, f->layout));
+    shore__fleet_count(f, d, function->link_in, in);
+    shore__fleet_count(f, d, function->link_out, out);
+}
+
+int shore__fleet_call(struct shore_fleet *f, uint32_t d, const struct shore__call *call, struct shore_completion done) {
+    if (!shore__fleet_is_ready(f) || d >= f->ndrives || !shore__function(call->function)) return -EINVAL;
+    struct shore__join *join = shore__join_new(f, SHORE__JOIN_CALL, 0, done);
+    if (!join) return -ENOMEM;
+    shore__join_call(join, d, call);
+    shore__join_share_done(join, 0, NULL);
+    return 0;
 }
 
 int shore_fleet_spill(struct shore_fleet *f, uint32_t block, uint32_t segment, uint32_t count,
@@ -32,7 +45,7 @@ int shore_fleet_spill(struct shore_fleet *f, uint32_t block, uint32_t segment, u
                                    .count = part.count,
                                    .form = form,
                                    .in = (const unsigned char *)gradient + (part.first - segment) * each};
-        send_call(join, d, &call);
+        shore__join_call(join, d, &call);
     }
     shore__join_share_done(join, 0, NULL);
     return 0;
@@ -70,7 +83,7 @@ static int scratch(struct shore_fleet *f, bool put, uint64_t offset, uint64_t by
                                    .in = (unsigned char *)buffer + (p.at - offset),
                                    .out = (unsigned char *)buffer + (p.at - offset),
                                    .seal = join->tail + 16 * (size_t)i};
-        send_call(join, p.drive, &call);
+        shore__join_call(join, p.drive, &call);
     }
     assert(at == offset + bytes);
     shore__join_share_done(join, 0, NULL);

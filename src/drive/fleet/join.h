@@ -13,6 +13,7 @@ enum shore__join_kind {
     SHORE__JOIN_SPILL,
     SHORE__JOIN_PUT,
     SHORE__JOIN_GET,
+    SHORE__JOIN_CALL,
     SHORE__JOIN_COMMIT
 };
 
@@ -67,6 +68,12 @@ bool shore__fleet_intersect(const struct shore_fleet *f, uint32_t block, uint32_
 int shore__fleet_check_range(const struct shore_fleet *f, uint32_t block, uint32_t segment, uint32_t count);
 bool shore__fleet_is_ready(struct shore_fleet *f);
 bool shore__fleet_is_new(struct shore_fleet *f); /* it takes initial state */
+
+/* fleet_call.c: sends a call as drive d's share, and counts what crosses the link. *call is copied. */
+struct shore__call;
+void shore__join_call(struct shore__join *join, uint32_t d, const struct shore__call *call);
+/* Runs a function of drive d alone. *call is copied. */
+int shore__fleet_call(struct shore_fleet *f, uint32_t d, const struct shore__call *call, struct shore_completion done);
 
 /* Refuses a request through its completion, which can carry a sentence. Returns 0. */
 int shore__join_refuse(struct shore_completion done, int rc, const struct shore_diag *why);

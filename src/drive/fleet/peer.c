@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "drive/function.h"
 #include "drive/remote/wire_open.h"
 
 struct peer {
@@ -69,7 +70,9 @@ static int peer_store(struct shore__drive *d, const struct shore_store *store, s
 }
 
 static int peer_call(struct shore__drive *d, const struct shore__call *call, struct shore_completion done) {
-    return done_already(done);
+    struct shore_diag why;
+    if (!shore__call_out_bytes(call)) return done_already(done);
+    return shore__call_refuse(done, shore__fail(&why, -EINVAL, "another process has this drive"), d->path, &why);
 }
 
 static int peer_commit(struct shore__drive *d, const struct shore_commit *commit, struct shore_completion done) {

@@ -1,6 +1,7 @@
 #include "drive/local/front.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -113,7 +114,8 @@ void shore__front_ledger(const struct shore__drive *d, struct shore_ledger *add_
     add_to->drive_read_fetch += f->read_fetch;
     add_to->drive_read_spill += f->read_spill;
     add_to->drive_write_commit += f->write_commit;
-    shore__calls_count(f->moved, add_to);
+    for (size_t i = 1; i < SHORE__COUNTERS; i++)
+        *shore__counter(add_to, i) += f->moved[i];
     add_to->update_io_wait_ns += f->io_wait_ns;
     add_to->update_compute_ns += f->compute_ns;
 }
@@ -201,14 +203,28 @@ int shore__front_carry(struct shore__drive *d, const struct shore_store *which, 
 
 int shore__front_call(struct shore__drive *d, const struct shore__call *call, struct shore_completion done) {
     struct shore__front *f = front_of(d);
-    int rc = shore__call_check(call, d->desc);
-    if (rc || !is_fit(f, shore__function(call->function)->brings ? call->in : call->out)) return -EINVAL;
+    struct shore_diag why;
+    int rc = shore__call_check(call, d->desc, &why);
+    if (rc) return shore__call_refuse(done, rc, d->path, &why);
+    const struct shore__function *function = shore__function(call->function);
+    if (!function->run && !is_fit(f, function->link_in ? call->in : call->out)) return -EINVAL;
     struct shore__local_job *job = shore__front_job(SHORE__LOCAL_CALL, done);
     if (!job) return -ENOMEM;
-    if (shore__function(call->function)->over == SHORE__OVER_SEGMENTS)
-        shore__front_locate(f, job, call->block, call->segment, call->count);
+    if (function->over == SHORE__OVER_SEGMENTS) shore__front_locate(f, job, call->block, call->segment, call->count);
     job->call = *call;
     shore__lane_push(&f->fetches, &job->job);
+    return 0;
+}
+
+int shore__front_call_begins(struct shore__front *f, struct shore__local_job *job) {
+    const struct shore__call *c = &job->call;
+    const struct shore__function *function = shore__function(c->function);
+    int slot = function->of_step ? shore__slots_find(&f->slots, c->step) : 0;
+    if (function->of_attempt && !shore__slots_attempt_is(&f->slots, c->attempt)) return SHORE_EDISCARDED;
+    if (slot < 0)
+        return shore__fail(&job->diag, SHORE_ESTALE, "%s: %s is of step %" PRIu64 ", which the drive does not hold",
+                           f->drive.path, function->name, c->step);
+    job->slot = (unsigned)slot;
     return 0;
 }
 

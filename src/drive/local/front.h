@@ -8,6 +8,7 @@
 #include "drive/chunk.h"
 #include "drive/function.h"
 #include "drive/lane.h"
+#include "drive/reach.h"
 
 /* Kinds of jobs. A drive in memory has only some of them. */
 enum shore__local_kind {
@@ -78,9 +79,14 @@ struct shore__front {
     struct shore_diag attempt_diag;
     uint64_t epoch;
     /* the ledger's: */
-    atomic_uint_fast64_t moved[SHORE__FUNCTIONS];
+    atomic_uint_fast64_t moved[SHORE__COUNTERS]; /* by calls, as their rows say */
     atomic_uint_fast64_t read_state, write_state, read_fetch, read_spill, write_commit, io_wait_ns, compute_ns;
 };
+
+/* Memory for joined fetches, which a function uses while it runs. */
+static inline size_t shore__stage_bytes(const struct shore__drive_config *config) {
+    return (size_t)config->stage_segments * 2 * config->plane_bytes[SHORE_PLANE_HI];
+}
 
 /* NULL: out of memory. Once pushed, the job is freed by the lane. */
 struct shore__local_job *shore__front_job(enum shore__local_kind kind, struct shore_completion done);
@@ -92,6 +98,9 @@ int shore__front_ask(struct shore__front *f, struct shore__local_job *job, struc
 /* LOAD or BEGIN. */
 int shore__front_ask_step(struct shore__front *f, enum shore__local_kind kind, uint64_t epoch, uint64_t step,
                           struct shore_diag *diag);
+
+/* When a call's turn comes: sets the slot of its step. Refuses a step or attempt that is not the current one. */
+int shore__front_call_begins(struct shore__front *f, struct shore__local_job *job);
 
 /* Ends the job: completes the request, and frees the job. */
 void shore__front_finish(struct shore__front *f, struct shore__lane *lane, struct shore__local_job *job);

@@ -9,6 +9,7 @@ struct shore__pipeline;
 
 #define SHORE__FETCH_SPANS 8u
 #define SHORE__FETCH_SPAN_SEGMENTS 4u
+#define SHORE__FETCH_OPS (SHORE_PLANE_COUNT * SHORE__FETCH_SPANS)
 
 struct shore__local {
     struct shore__front front;
@@ -26,6 +27,9 @@ struct shore__pipeline *shore__pipeline_new(struct shore__local *l);
 /* The lanes' threads. ctx: the drive. */
 void *shore__local_update_lane(void *ctx);
 void *shore__local_fetch_lane(void *ctx);
+
+/* local_call.c: runs a function, on the fetch lane, with no I/O under way. */
+void shore__local_run(struct shore__local *l, struct shore__local_job *job);
 
 /* local_commit.c: on the update lane, with no I/O under way. */
 int shore__local_load(struct shore__local *l, struct shore__local_job *job);

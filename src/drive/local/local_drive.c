@@ -159,12 +159,8 @@ static uint64_t ring_bytes(const struct shore__drive_config *config, bool spill)
            shore__local_ring_segment_bytes(config->plane_bytes, spill);
 }
 
-static uint64_t stage_bytes(const struct shore__drive_config *config) {
-    return (uint64_t)config->stage_segments * 2 * config->plane_bytes[SHORE_PLANE_HI];
-}
-
 uint64_t shore__local_memory_bytes(const struct shore__drive_config *config, const struct shore__volume_desc *desc) {
-    uint64_t bytes = shore__volume_memory_bytes(desc) + ring_bytes(config, desc->spill) + stage_bytes(config);
+    uint64_t bytes = shore__volume_memory_bytes(desc) + ring_bytes(config, desc->spill) + shore__stage_bytes(config);
     bytes += shore__arena_round(desc->segments);
     if (desc->spill) {
         bytes += shore__arena_round(desc->segments);
@@ -178,7 +174,7 @@ static int take_memory(struct shore__local *l) {
     uint64_t segments = l->volume.desc.segments ? l->volume.desc.segments : 1;
     bool spill = l->volume.desc.spill;
     l->ring_bytes = ring_bytes(&l->front.config, spill);
-    l->stage_bytes = stage_bytes(&l->front.config);
+    l->stage_bytes = shore__stage_bytes(&l->front.config);
     l->ring = shore__arena_alloc(arena, l->ring_bytes);
     l->stage = shore__arena_alloc(arena, l->stage_bytes);
     l->front.written = shore__arena_alloc(arena, segments);
@@ -198,7 +194,7 @@ static int start(struct shore__local *l, struct shore_diag *diag) {
     if (rc) return shore__fail(diag, rc, "%s: out of memory for its buffers", path);
     struct shore__buffer_range ring = {l->ring, l->ring_bytes}, stage = {l->stage, l->stage_bytes};
     unsigned update_depth = l->front.config.ring_buffers * shore__local_chunk_ops(&l->front.config);
-    unsigned fetch_depth = SHORE_PLANE_COUNT * SHORE__FETCH_SPANS;
+    unsigned fetch_depth = SHORE__FETCH_OPS;
     rc = shore__io_open(&l->volume.file, l->front.config.io, update_depth, &ring, 1, &l->update_io, diag);
     if (!rc) rc = shore__io_open(&l->volume.file, l->front.config.io, fetch_depth, &stage, 1, &l->fetch_io, diag);
     if (rc) return rc;

@@ -196,7 +196,9 @@ static void start_fetch(struct fetcher *f, struct span *p) {
 static void start_call(struct fetcher *f, struct span *p, const struct shore__call *part, uint64_t at) {
     struct shore__local *l = f->l;
     struct shore__local_job *job = p->job;
-    bool brings = shore__function(part->function)->brings;
+    const struct shore__function *function = shore__function(part->function);
+    const bool brings = function->link_in != 0;
+    const uint64_t bytes = brings ? shore__call_in_bytes(part) : shore__call_out_bytes(part);
     size_t each = shore__call_unit_bytes(part);
     uint64_t offset = shore__volume_scratch_offset(&l->volume) + part->start;
     if (part->function == SHORE__SPILL) {
@@ -207,8 +209,8 @@ static void start_call(struct fetcher *f, struct span *p, const struct shore__ca
     }
     if (part->function == SHORE__SCRATCH_PUT && at == 0) seal(&job->call, job->call.in);
     submit_op(f, p, brings ? SHORE__IO_WRITE : SHORE__IO_READ, brings ? (void *)(uintptr_t)part->in : part->out, offset,
-              shore__call_bytes(part));
-    l->front.moved[part->function] += shore__call_bytes(part);
+              bytes);
+    l->front.moved[brings ? function->writes : function->reads] += bytes;
 }
 
 /* Sends the span across the host link while the drive works on it. */
@@ -216,10 +218,10 @@ static uint64_t cross_link(struct fetcher *f, const struct span *p, const struct
     const struct shore__local_job *job = p->job;
     const struct shore_layout *layout = f->l->front.config.layout;
     if (!f->l->front.drive.gate) return 0;
-    bool in = job->kind == SHORE__LOCAL_CALL && shore__function(part->function)->brings;
+    bool in = job->kind == SHORE__LOCAL_CALL && shore__function(part->function)->link_in;
     uint64_t bytes;
     if (job->kind == SHORE__LOCAL_CALL) {
-        bytes = shore__call_crossing(part, layout);
+        bytes = shore__call_crossing(part, layout, in ? shore__call_in_bytes(part) : shore__call_out_bytes(part));
     } else {
         size_t each = shore__fetch_segment_bytes(f->l->front.config.plane_bytes, job->fetch.kind);
         bytes = job->fetch.kind == SHORE_FETCH_STATE
@@ -274,6 +276,13 @@ static bool start_something(struct fetcher *f) {
         if (job->under_way == 0) finish_job(f, job);
         return true;
     }
+    if (job->kind == SHORE__LOCAL_CALL && shore__function(job->call.function)->run) {
+        if (f->busy) return false; /* it runs alone */
+        f->current = NULL;
+        shore__local_run(f->l, job);
+        finish_job(f, job);
+        return true;
+    }
     if (is_staged(f, job) && f->free_stages == 0) return false;
     for (unsigned i = 0; i < SHORE__FETCH_SPANS; i++) {
         if (!f->span[i].job) {
@@ -285,8 +294,8 @@ static bool start_something(struct fetcher *f) {
 }
 
 static void reap(struct fetcher *f) {
-    struct shore__io_op *ops[SHORE_PLANE_COUNT * SHORE__FETCH_SPANS];
-    unsigned n = shore__io_reap(f->l->fetch_io, ops, SHORE_PLANE_COUNT * SHORE__FETCH_SPANS, 1);
+    struct shore__io_op *ops[SHORE__FETCH_OPS];
+    unsigned n = shore__io_reap(f->l->fetch_io, ops, SHORE__FETCH_OPS, 1);
     for (unsigned i = 0; i < n; i++) {
         struct span *p = ops[i]->user;
         assert(p->pending > 0 && p->job);

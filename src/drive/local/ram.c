@@ -99,6 +99,7 @@ static void ram_close(struct shore__drive *d) {
     }
     shore__arena_free(arena, r->spill);
     shore__arena_free(arena, r->scratch);
+    shore__arena_free(NULL, r->stage);
     for (int s = 0; s < 2; s++) {
         free(r->blob[s]);
         free((void *)(uintptr_t)r->map.bits[s]);

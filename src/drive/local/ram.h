@@ -12,6 +12,7 @@ struct ram {
     struct shore__slot_map map;
     unsigned char *spill;
     unsigned char *scratch;
+    unsigned char *stage;                        /* of functions, once one has run */
     unsigned char metrics[SHORE__METRICS_BYTES]; /* of the committed step. Used on the update lane, or when drained */
     uint32_t metrics_bytes;
     unsigned char *blob[2]; /* of the step in each slot. Used likewise */
@@ -29,6 +30,9 @@ static inline struct shore__stored shore__ram_stored(const struct ram *r, unsign
         stored.plane[p] = shore__ram_plane(r, slot, p, local);
     return stored;
 }
+
+/* ram_call.c */
+int shore__ram_run(struct ram *r, struct shore__local_job *job);
 
 /* The lanes' threads. ctx: the drive. */
 void *shore__ram_fetch_lane(void *ctx);

@@ -138,17 +138,20 @@ static int run_carry(struct ram *r, struct shore__local_job *job) {
 
 static int run_call(struct ram *r, struct shore__local_job *job) {
     const struct shore__call *c = &job->call;
-    uint64_t bytes = shore__call_bytes(c);
+    const struct shore__function *function = shore__function(c->function);
+    if (function->run) return shore__ram_run(r, job);
+    const bool brings = function->link_in != 0;
+    uint64_t bytes = brings ? shore__call_in_bytes(c) : shore__call_out_bytes(c);
     bool spill = c->function == SHORE__SPILL;
     unsigned char *stored = spill ? r->spill + job->local * shore__call_unit_bytes(c) : r->scratch + c->start;
-    if (shore__function(c->function)->brings)
+    if (brings)
         memcpy(stored, c->in, bytes);
     else
         memcpy(c->out, stored, bytes);
     if (spill) memset(r->front.spilled + job->local, 1 + (int)c->form, c->count);
-    r->front.moved[c->function] += bytes;
+    r->front.moved[brings ? function->writes : function->reads] += bytes;
     struct shore__leaf seal;
-    if (shore__function(c->function)->seals) {
+    if (function->seals) {
         shore__leaf_make(stored, bytes, c->start, &seal);
         memcpy(c->seal, seal.hash, 16);
     }
@@ -229,7 +232,7 @@ static int take_update(struct ram *r, struct shore__local_job *job) {
 
 static int take_call(struct ram *r, struct shore__local_job *job) {
     const struct shore__call *c = &job->call;
-    if (!shore__function(c->function)->brings) memset(c->out, 0, shore__call_bytes(c));
+    if (c->out) memset(c->out, 0, shore__call_out_bytes(c));
     if (shore__function(c->function)->seals) memset(c->seal, 0, 16);
     if (c->function == SHORE__SPILL) memset(r->front.spilled + job->local, 1 + (int)c->form, c->count);
     return 0;
@@ -243,9 +246,11 @@ static int (*const run_null[])(struct ram *r, struct shore__local_job *job) = {
 
 static void record(const struct ram *r, const struct shore__local_job *job, uint64_t start) {
     bool update = job->kind == SHORE__LOCAL_UPDATE, read = job->kind == SHORE__LOCAL_FETCH;
-    bool brings = job->kind == SHORE__LOCAL_CALL && shore__function(job->call.function)->brings;
-    if (!update && !read && job->kind != SHORE__LOCAL_CALL) return;
-    enum shore_lane lane = update ? SHORE_LANE_DRIVE_UPDATE : brings ? SHORE_LANE_DRIVE_WRITE : SHORE_LANE_DRIVE_READ;
+    const struct shore__function *called = job->kind == SHORE__LOCAL_CALL ? shore__function(job->call.function) : NULL;
+    if (!update && !read && !called) return;
+    enum shore_lane lane = update || (called && called->run) ? SHORE_LANE_DRIVE_UPDATE
+                           : called && called->link_in       ? SHORE_LANE_DRIVE_WRITE
+                                                             : SHORE_LANE_DRIVE_READ;
     shore__recorder_worked(r->front.drive.recorder, lane, r->desc.drive, start, shore__now_ns(), 0);
 }
 

@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arena.h"
 #include "base/diag.h"
+#include "base/units.h"
 #include "drive/remote/remote_link.h"
 
 #define CALL_SPAN_BYTES (UINT64_C(1) << 20) /* a seal is the sum over spans of this size, the same for every server */
@@ -176,33 +178,48 @@ static int remote_store(struct shore__drive *d, const struct shore_store *store,
 
 static void fill_call(const struct remote *r, struct remote_request *q, const struct shore__call *part) {
     const struct shore__function *f = shore__function(part->function);
-    uint64_t bytes = shore__call_bytes(part), crosses = shore__call_crossing(part, r->config.layout);
+    const uint64_t in = shore__call_in_bytes(part), out = shore__call_out_bytes(part);
     shore__wire_call_put(&q->fields, part);
-    if (!bytes) return;
-    if (f->brings) {
-        q->bulk[0] = part->in;
-        q->bulk_bytes[0] = crosses;
-        q->bulk_counter[0] = f->link;
-    } else {
-        q->dst = part->out;
-        q->dst_bytes = crosses;
-        q->dst_counter = f->link;
-        memset((unsigned char *)part->out + crosses, 0, bytes - crosses);
+    q->tail = part->argument;
+    q->tail_bytes = part->argument_bytes;
+    q->bulk[0] = part->in;
+    q->bulk_bytes[0] = shore__call_crossing(part, r->config.layout, in);
+    q->bulk_counter[0] = f->link_in;
+    q->dst = part->out;
+    q->dst_bytes = shore__call_crossing(part, r->config.layout, out);
+    q->dst_counter = f->link_out;
+    if (out) memset((unsigned char *)part->out + q->dst_bytes, 0, out - q->dst_bytes);
+}
+
+/* Units of a part. 0: it fits no slot. */
+static uint64_t call_span(const struct remote *r, const struct shore__call *call) {
+    const struct shore__function *f = shore__function(call->function);
+    const uint64_t units = shore__call_units(call), grain = f->over == SHORE__OVER_SCRATCH ? SHORE__IO_ALIGN : 1;
+    if (!f->run)
+        return f->over == SHORE__OVER_SEGMENTS ? shore__remote_span(r, shore__call_unit_bytes(call)) : CALL_SPAN_BYTES;
+    for (uint64_t span = units; span; span = span / 2 / grain * grain) {
+        struct shore__call part = shore__call_part(call, 0, span);
+        if (part.in_bytes <= r->info.slot_bytes && part.out_bytes <= r->info.slot_bytes &&
+            shore__arena_round(part.in_bytes) + part.out_bytes <= r->info.slot_bytes)
+            return span;
+        if (!f->cuttable) break;
     }
+    return 0;
 }
 
 /* Runs a function. A seal is the sum of its spans' seals; put and get cut alike, so it is the same for both. */
 static int remote_call(struct shore__drive *d, const struct shore__call *call, struct shore_completion done) {
     struct remote *r = remote_of(d);
-    int rc = shore__call_check(call, r->drive.desc);
-    if (rc) return rc;
-    const struct shore__function *f = shore__function(call->function);
-    uint64_t units = shore__call_units(call);
-    uint64_t most =
-        f->over == SHORE__OVER_SEGMENTS ? shore__remote_span(r, shore__call_unit_bytes(call)) : CALL_SPAN_BYTES;
+    struct shore_diag why;
+    int rc = shore__call_check(call, r->drive.desc, &why);
+    const uint64_t units = rc ? 0 : shore__call_units(call), most = rc ? 0 : call_span(r, call);
+    if (!rc && !most)
+        rc = shore__fail(&why, -E2BIG, "%s takes and gives more than the %s that its server has for a request",
+                         shore__function(call->function)->name, shore__format_size(r->info.slot_bytes).text);
+    if (rc) return shore__call_refuse(done, rc, d->path, &why);
     struct remote_whole *w = shore__remote_whole(units ? (uint32_t)((units + most - 1) / most) : 1, done);
     if (!w) return -ENOMEM;
-    if (f->seals) w->seal = call->seal;
+    if (shore__function(call->function)->seals) w->seal = call->seal;
     for (uint32_t i = 0; i < w->nparts; i++) {
         uint64_t at = i * most;
         struct shore__call part = shore__call_part(call, at, units - at < most ? units - at : most);

@@ -287,6 +287,8 @@ static void record_drive(struct remote *r, const struct remote_request *q, uint6
     enum shore_lane lane = SHORE_LANE_DRIVE_READ;
     if (q->fields.type == SHORE__WIRE_UPDATE)
         lane = SHORE_LANE_DRIVE_UPDATE;
+    else if (q->fields.type == SHORE__WIRE_CALL && shore__function(q->fields.kind)->run)
+        lane = SHORE_LANE_DRIVE_UPDATE;
     else if (q->fields.type == SHORE__WIRE_CALL && q->bulk_bytes[0])
         lane = SHORE_LANE_DRIVE_WRITE;
     else if (q->fields.type != SHORE__WIRE_FETCH && q->fields.type != SHORE__WIRE_CALL)

@@ -147,7 +147,8 @@ static const struct shore__field request_fields[] = {
     SHORE__FIELD(struct shore__wire_request, coefficient, 4),
     SHORE__FIELD(struct shore__wire_request, ngroups, 4),
     SHORE__FIELD(struct shore__wire_request, tail_bytes, 4),
-    SHORE__FIELD_SPARE(12),
+    SHORE__FIELD(struct shore__wire_request, out_bytes, 8),
+    SHORE__FIELD_SPARE(4),
     SHORE__FIELDS_END,
 };
 
@@ -181,7 +182,10 @@ int shore__wire_request_get(const struct shore__wire_header *h, const unsigned c
         if (h->bulk_bytes) return bad(diag, h, "has bulk that is not allowed");
         break;
     case SHORE__WIRE_CALL:
-        if (out->kind >= SHORE__FUNCTIONS) return bad(diag, h, "calls an unknown function");
+        if (!shore__function(out->kind)) return bad(diag, h, "calls an unknown function");
+        if (out->tail_bytes > SHORE__ARGUMENT_BYTES) return bad(diag, h, "has too long an argument");
+        if (out->out_bytes > SHORE__WIRE_BULK_BYTES) return bad(diag, h, "asks for too much");
+        out->in_bytes = h->bulk_bytes;
         break;
     default:
         break;
@@ -199,6 +203,10 @@ void shore__wire_call_put(struct shore__wire_request *r, const struct shore__cal
         .count = c->count,
         .start = c->start,
         .bytes = c->bytes,
+        .step = c->step,
+        .era = c->attempt,
+        .in_bytes = c->in_bytes,
+        .out_bytes = c->out_bytes,
     };
 }
 
@@ -211,6 +219,12 @@ struct shore__call shore__wire_call_get(const struct shore__wire_request *r) {
         .count = r->count,
         .start = r->start,
         .bytes = r->bytes,
+        .step = r->step,
+        .attempt = r->era,
+        .argument = r->tail,
+        .argument_bytes = r->tail_bytes,
+        .in_bytes = r->in_bytes,
+        .out_bytes = r->out_bytes,
     };
 }
 

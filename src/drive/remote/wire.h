@@ -9,8 +9,8 @@
 #include "drive/drive.h"
 #include "drive/function.h"
 
-#define SHORE__WIRE_VERSION 5u
-#define SHORE__WIRE_OLDEST 5u /* that this build still speaks */
+#define SHORE__WIRE_VERSION 6u
+#define SHORE__WIRE_OLDEST 6u /* that this build still speaks */
 
 /* The first bytes of a server. */
 #define SHORE__WIRE_MAGIC "\x89LongshoreDrive\n"
@@ -110,8 +110,8 @@ enum shore__wire_measure {
 /* Fixed fields of a request, which uses some of them. */
 struct shore__wire_request {
     uint16_t type;
-    uint64_t step;  /* LOAD, BEGIN, FETCH, COMMIT; UPDATE, STORE, CARRY: the base */
-    uint64_t era;   /* BEGIN: epoch; UPDATE, STORE, CARRY, DISCARD: attempt; REMOVE: generation */
+    uint64_t step;  /* LOAD, BEGIN, FETCH, COMMIT, CALL; UPDATE, STORE, CARRY: the base */
+    uint64_t era;   /* BEGIN: epoch; UPDATE, STORE, CARRY, DISCARD, CALL: attempt; REMOVE: generation */
     uint64_t start; /* CALL */
     uint64_t bytes; /* CALL; UPDATE: of the gradient in the bulk; COMMIT: of the blob in the tail */
     uint32_t block, segment, count;
@@ -119,10 +119,12 @@ struct shore__wire_request {
                      * MEASURE: what */
     uint32_t order; /* UPDATE, STORE; CALL: form */
     uint32_t flags;
-    float coefficient; /* UPDATE */
-    uint32_t ngroups;  /* UPDATE: in the tail, 40 bytes each; then, if sparse, count + 1 offsets */
+    float coefficient;  /* UPDATE */
+    uint64_t out_bytes; /* CALL: that its function gives, unless it only moves bytes */
+    uint64_t in_bytes;  /* CALL: the bulk that comes with it; not a field */
+    uint32_t ngroups;   /* UPDATE: in the tail, 40 bytes each; then, if sparse, count + 1 offsets */
     /* UPDATE: hyper-parameters; COMMIT: metrics, then the blob; PROBE, REMOVE, MEASURE: path; SNAPSHOT: name; ATTACH:
-     * token. */
+     * token; CALL: argument. */
     const unsigned char *tail;
     uint32_t tail_bytes;
 };
@@ -134,7 +136,7 @@ void shore__wire_request_put(unsigned char out[SHORE__WIRE_FIELDS_BYTES], const 
 /* tail points into body. Checks everything that can be checked without the drive. */
 int shore__wire_request_get(const struct shore__wire_header *h, const unsigned char *body,
                             struct shore__wire_request *out, struct shore_diag *diag);
-/* A function call without its buffers. get: for a checked request. */
+/* A function call without its buffers. get: for a checked request, of which it borrows the argument. */
 void shore__wire_call_put(struct shore__wire_request *r, const struct shore__call *c);
 struct shore__call shore__wire_call_get(const struct shore__wire_request *r);
 void shore__wire_hyper_put(unsigned char out[SHORE__WIRE_HYPER_BYTES], const struct shore_hyper *h);

@@ -136,15 +136,14 @@ static bool cut_update(const struct session *s, const struct shore__wire_request
 
 static bool cut_call(const struct session *s, const struct shore__wire_request *r, struct cuts *p) {
     struct shore__call call = shore__wire_call_get(r);
-    uint64_t bytes = shore__call_bytes(&call), crosses = shore__call_crossing(&call, s->config.layout);
-    if (!shore__call_unit_bytes(&call)) return false;
-    if (shore__function(call.function)->brings) {
-        p->whole_bytes[0] = bytes;
-        p->in[0] = crosses;
-    } else {
-        p->out_bytes = bytes;
-        p->answer_bytes = crosses;
-    }
+    const struct shore_layout *layout = s->config.layout;
+    if (!shore__function(call.function)->run && !shore__call_unit_bytes(&call)) return false;
+    p->whole_bytes[0] = shore__call_in_bytes(&call);
+    p->in[0] = shore__call_crossing(&call, layout, p->whole_bytes[0]);
+    p->out_bytes = shore__call_out_bytes(&call);
+    p->answer_bytes = shore__call_crossing(&call, layout, p->out_bytes);
+    if (p->whole_bytes[0] > s->plan.slot_bytes || p->out_bytes > s->plan.slot_bytes) return false;
+    p->out = shore__arena_round(p->whole_bytes[0]);
     return true;
 }
 
