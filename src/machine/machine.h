@@ -125,4 +125,8 @@ void shore__machine_device(const struct shore__whereabouts *lies, char *out, siz
 /* Says which drives share a device. */
 void shore__machine_share(struct shore_machine *machine);
 
+/* What the plan says of a step, and of that which computes or the busiest drive does. The first steps are compared with
+ * it, once: where they take far from it, shore_drift_end() says so. */
+void shore__drift_planned(struct shore_drift *drift, double step_seconds, double compute_seconds, double drive_seconds);
+
 #endif

@@ -19,7 +19,6 @@ struct passing {
 struct activations {
     shore__buf *boundary; /* [n_layer + 2]: the input of layer l at l, the head's at n_layer + 1 */
     shore__buf *kept;     /* [layers * units]: inner activations, or none */
-    bool *stored;         /* [pairs]: stored in this step, not recomputed */
     struct passing boundaries, inner;
     struct shore_activation_store *slices; /* slices of a tied table's gradient; or NULL */
     size_t offloaded_inner;                /* of the pairs that move, those that these volumes have room for */
@@ -32,10 +31,11 @@ static int part_of(const struct passing *p, const void *memory) {
     return memory == p->part[1].host;
 }
 
-/* Gets memory for an entry to store, or returns SHORE_STORE_FULL. */
+/* Gets memory for an entry to store: of two parts, one is free or becomes free, and scratch has room for all. */
 static int enter(struct trainer *t, struct passing *p, uint64_t key, shore__buf *out, struct shore_diag *diag) {
     void *memory;
     int rc = shore_store_take(p->store, key, p->bytes, true, &memory, diag);
+    assert(rc <= 0);
     if (!rc) *out = p->part[part_of(p, memory)].device;
     return rc;
 }
@@ -95,9 +95,7 @@ static bool passes(const struct trainer *t, uint32_t layer) {
 
 int shore__boundary_enter(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
     struct activations *a = t->activations;
-    int rc = passes(t, layer) ? enter(t, &a->boundaries, layer, &a->boundary[layer], diag) : 0;
-    assert(rc <= 0); /* a part is free, and scratch has room for all */
-    return rc;
+    return passes(t, layer) ? enter(t, &a->boundaries, layer, &a->boundary[layer], diag) : 0;
 }
 
 int shore__boundary_leave(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
@@ -143,6 +141,12 @@ static uint64_t key_of(const struct trainer *t, size_t nth) {
     return t->m->arch.n_layer * t->plan.units - nth;
 }
 
+/* Whether the plan moves it, and these volumes have room for it. nth: in the order in which backward uses them. */
+static bool is_stored(const struct trainer *t, size_t nth) {
+    const struct shore__fate *fate = &t->plan.plan->fate[t->plan.inner + nth];
+    return fate->way == SHORE_WAY_MOVE && fate->moved < t->activations->offloaded_inner;
+}
+
 static void place_inner(const struct trainer *t, struct unit_inner *i) {
     i->kept = !shore__buf_is_none(i->place);
     i->cheap = !i->kept || i->fate->full;
@@ -151,9 +155,11 @@ static void place_inner(const struct trainer *t, struct unit_inner *i) {
 }
 
 static struct unit_inner inner_of(const struct trainer *t, uint32_t layer, size_t u) {
+    size_t nth = (size_t)(t->m->arch.n_layer - layer) * t->plan.units + u;
     return (struct unit_inner){
         .fate = shore__plan_inner(&t->facts, &t->plan, layer, u),
-        .nth = (size_t)(t->m->arch.n_layer - layer) * t->plan.units + u,
+        .nth = nth,
+        .offloaded = is_stored(t, nth),
         .rows = shore__pass_unit_rows(&t->pass, u),
         .place = t->activations->kept[(size_t)(layer - 1) * t->plan.units + u],
     };
@@ -161,16 +167,10 @@ static struct unit_inner inner_of(const struct trainer *t, uint32_t layer, size_
 
 int shore__train_inner_enter(struct trainer *t, uint32_t layer, size_t u, struct unit_inner *i,
                              struct shore_diag *diag) {
-    struct activations *a = t->activations;
     *i = inner_of(t, layer, u);
-    a->stored[i->nth] = false;
-    if (i->fate->way == SHORE_WAY_MOVE && i->fate->moved < a->offloaded_inner) {
-        int rc = enter(t, &a->inner, key_of(t, i->nth), &i->place, diag);
-        if (rc < 0) return rc;
-        a->stored[i->nth] = i->offloaded = !rc;
-    }
-    place_inner(t, i);
-    return 0;
+    int rc = i->offloaded ? enter(t, &t->activations->inner, key_of(t, i->nth), &i->place, diag) : 0;
+    if (!rc) place_inner(t, i);
+    return rc;
 }
 
 int shore__train_inner_leave(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
@@ -187,8 +187,7 @@ int shore__train_inner_leave(struct trainer *t, const struct unit_inner *i, stru
 /* Next stored pair from nth on; the number of pairs if there is none. */
 static size_t next_stored(const struct trainer *t, size_t nth) {
     size_t pairs = t->m->arch.n_layer * t->plan.units;
-    if (!t->activations->inner.store) return pairs;
-    while (nth < pairs && !t->activations->stored[nth])
+    while (nth < pairs && !is_stored(t, nth))
         nth++;
     return nth;
 }
@@ -211,7 +210,6 @@ static int inner_used_up(struct trainer *t, const struct unit_inner *i, struct s
 int shore__train_inner_fetch(struct trainer *t, uint32_t layer, size_t u, struct unit_inner *i,
                              struct shore_diag *diag) {
     *i = inner_of(t, layer, u);
-    i->offloaded = t->activations->stored[i->nth];
     int rc = i->offloaded ? bring(t, &t->activations->inner, key_of(t, i->nth), &i->place, diag) : 0;
     if (!rc) place_inner(t, i);
     return rc;
@@ -276,15 +274,13 @@ static void lay_out(struct activations *a, const struct trainer *t) {
     }
 }
 
-static int open_passing(struct trainer *t, struct passing *p, bool adapts, uint64_t from, uint64_t to,
-                        struct shore_diag *diag) {
+static int open_passing(struct trainer *t, struct passing *p, uint64_t from, uint64_t to, struct shore_diag *diag) {
     const struct shore_store_memory pool[PARTS] = {{p->part[0].host, p->bytes}, {p->part[1].host, p->bytes}};
     const struct shore_store_options options = {.size = sizeof options,
                                                 .pool = pool,
                                                 .npool = PARTS,
                                                 .scratch_offset = from,
                                                 .scratch_bytes = to - from,
-                                                .adapts = adapts,
                                                 .device = &t->c->device};
     return shore_store_open(t->fleet, &options, &p->store, diag);
 }
@@ -295,10 +291,9 @@ static int open_stores(struct trainer *t, struct shore_diag *diag) {
     const struct shore_store_options options = {
         .size = sizeof options, .scratch_offset = slices, .scratch_bytes = inner - slices};
     int rc = 0;
-    if (a->boundaries.part[0].host) rc = open_passing(t, &a->boundaries, false, 0, slices, diag);
+    if (a->boundaries.part[0].host) rc = open_passing(t, &a->boundaries, 0, slices, diag);
     if (!rc && a->offloaded_inner)
-        rc = open_passing(t, &a->inner, t->s->offload != SHORE__ON, inner,
-                          shore__plan_scratch_inner(&t->facts, a->offloaded_inner), diag);
+        rc = open_passing(t, &a->inner, inner, shore__plan_scratch_inner(&t->facts, a->offloaded_inner), diag);
     if (!rc && t->m->arch.tied && !t->plan.hold_table_gradient)
         rc = shore_store_open(t->fleet, &options, &a->slices, diag);
     return rc;
@@ -311,8 +306,7 @@ int shore__activations_open(struct trainer *t, struct shore_diag *diag) {
     if (!a) return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
     a->boundary = calloc(n, sizeof *a->boundary);
     a->kept = calloc(pairs, sizeof *a->kept);
-    a->stored = calloc(pairs, sizeof *a->stored);
-    if (!a->boundary || !a->kept || !a->stored) return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
+    if (!a->boundary || !a->kept) return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
     lay_out(a, t);
     /* volumes made without room for scratch have less of it */
     shore_fleet_info(t->fleet, &info);
@@ -335,6 +329,5 @@ void shore__activations_close(struct activations *a) {
     shore_store_close(a->slices);
     free(a->boundary);
     free(a->kept);
-    free(a->stored);
     free(a);
 }

@@ -1,5 +1,6 @@
-/* Plans again in mid-run where the machine does not work as fast as it did when it was planned for. If its rates change
- * (src/machine/rate_drift.c), a plan that is then better takes the old one's place between two steps. No bit changes. */
+/* Plans again in mid-run where the machine does not work as fast as it did when it was planned for. If its rates
+ * change, or are far from the plan's (src/machine/rate_drift.c), a plan that is then better takes the old one's place
+ * between two steps. No bit changes. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,12 +23,24 @@ struct drift {
     char *why;                     /* for the run's record */
 };
 
+/* Not if it was planned again before, or if steps wait for a limit of writes. */
+static void say_planned(const struct trainer *t) {
+    const struct shore_plan_times *plan = &t->plan.plan->times;
+    double drive = 0;
+    for (int lane = 0; lane < SHORE_LANES; lane++)
+        if (lane != SHORE_LANE_COMPUTE) drive = fmax(drive, plan->lane_seconds[lane]);
+    if (plan->bound != SHORE_LANES)
+        shore__drift_planned(t->drift->rates, plan->step_seconds, plan->lane_seconds[SHORE_LANE_COMPUTE], drive);
+}
+
 int shore__drift_open(struct trainer *t, struct shore_diag *diag) {
     if (!t->facts.scratch) return 0; /* drives in memory forget the state when they are closed */
     struct drift *d = t->drift = calloc(1, sizeof *d);
     if (!d) return shore__out_of_memory(diag);
     d->open_seconds = (double)(shore__now_ns() - t->opened_ns) * 1e-9;
-    return shore_drift_open(t->fleet, &d->rates, diag);
+    int rc = shore_drift_open(t->fleet, &d->rates, diag);
+    if (!rc && !t->machine) say_planned(t);
+    return rc;
 }
 
 void shore__drift_close(struct trainer *t) {
