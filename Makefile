@@ -63,7 +63,7 @@ lint:
 
 format:
 	@scripts/deps lint
-	@git ls-files -z --cached --others --exclude-standard '*.c' '*.h' | xargs -0 clang-format -i
+	@git ls-files -z --cached --others --exclude-standard '*.c' '*.h' '*.cpp' | xargs -0 clang-format -i
 
 fuzz:
 	@scripts/deps build fuzz
