@@ -47,8 +47,9 @@ static void submit(struct local_reach *r, struct shore__io_op what) {
     struct shore__io_op *op = r->free[--r->nfree];
     *op = what;
     op->begun_ns = shore__recorder_clock(r->l->front.drive.recorder);
-    op->rc = shore__io_submit(r->l->fetch_io, op);
-    if (!op->rc) return;
+    int rc = shore__io_submit(r->l->fetch_io, op);
+    if (!rc) return;
+    op->rc = rc;
     shore__local_io_failed(r->l, r->job, op);
     r->free[r->nfree++] = op;
 }

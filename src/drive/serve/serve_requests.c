@@ -139,10 +139,10 @@ static bool cut_call(const struct session *s, const struct shore__wire_request *
     const struct shore_layout *layout = s->config.layout;
     if (!shore__function(call.function)->run && !shore__call_unit_bytes(&call)) return false;
     p->whole_bytes[0] = shore__call_in_bytes(&call);
-    p->in[0] = shore__call_crossing(&call, layout, p->whole_bytes[0]);
     p->out_bytes = shore__call_out_bytes(&call);
-    p->answer_bytes = shore__call_crossing(&call, layout, p->out_bytes);
     if (p->whole_bytes[0] > s->plan.slot_bytes || p->out_bytes > s->plan.slot_bytes) return false;
+    p->in[0] = shore__call_crossing(&call, layout, p->whole_bytes[0]);
+    p->answer_bytes = shore__call_crossing(&call, layout, p->out_bytes);
     p->out = shore__arena_round(p->whole_bytes[0]);
     return true;
 }
@@ -151,7 +151,7 @@ static bool cut(const struct session *s, const struct shore__wire_request *r, st
     uint64_t elems = (uint64_t)r->count * SHORE_SEGMENT_ELEMS;
     const uint32_t *plane_bytes = s->config.plane_bytes;
     *p = (struct cuts){0};
-    if (r->count > SHORE__WIRE_BULK_BYTES / SHORE_SEGMENT_ELEMS) return false;
+    if (r->type != SHORE__WIRE_CALL && r->count > SHORE__WIRE_BULK_BYTES / SHORE_SEGMENT_ELEMS) return false;
     switch (r->type) {
     case SHORE__WIRE_INIT:
         p->in[0] = elems * 4 * (1 + !!(r->flags & SHORE__WIRE_HAS_M) + !!(r->flags & SHORE__WIRE_HAS_V));
