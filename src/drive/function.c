@@ -7,6 +7,7 @@
 #include "base/diag.h"
 #include "drive/chunk.h"
 #include "drive/layout.h"
+#include "drive/row_functions.h"
 
 #define ADDED_MOST 8u
 
@@ -39,8 +40,14 @@ static const struct shore__function scratch_get = {
     .reads = SHORE__COUNTER(drive_read_scratch),
 };
 
-static const struct shore__function *const functions[SHORE__FUNCTIONS] = {
-    [SHORE__SPILL] = &spill, [SHORE__SCRATCH_PUT] = &scratch_put, [SHORE__SCRATCH_GET] = &scratch_get};
+static const struct shore__function *const functions[SHORE__FUNCTIONS] = {[SHORE__SPILL] = &spill,
+                                                                          [SHORE__SCRATCH_PUT] = &scratch_put,
+                                                                          [SHORE__SCRATCH_GET] = &scratch_get,
+                                                                          [SHORE__GATHER] = &shore__gather,
+                                                                          [SHORE__GATHER_SCRATCH] =
+                                                                              &shore__gather_scratch,
+                                                                          [SHORE__SCATTER] = &shore__scatter,
+                                                                          [SHORE__SCATTER_ADD] = &shore__scatter_add};
 static const struct shore__function *added[ADDED_MOST];
 static unsigned nadded;
 

@@ -16,6 +16,10 @@ enum shore__function_id {
     SHORE__SPILL,       /* keeps gradients of segments for a later update or fetch */
     SHORE__SCRATCH_PUT, /* keeps bytes until the drive is closed */
     SHORE__SCRATCH_GET,
+    SHORE__GATHER = 8, /* rows of a table: see row_functions.h */
+    SHORE__GATHER_SCRATCH,
+    SHORE__SCATTER,
+    SHORE__SCATTER_ADD,
     SHORE__FUNCTIONS,
     SHORE__FUNCTIONS_ADDED = 64 /* and above: of a program; see shore__function_add() */
 };

@@ -160,9 +160,98 @@ static void rows_never_cost_more_than_all_elements(void **state) {
     }
 }
 
+/* ---- GATHER ------------------------------------------------------------------------------------------------------ */
+
+static int ascending(const void *a, const void *b) {
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Bytes of pages that the rows lie in, and the number of distinct rows. */
+static uint64_t pages_of(const uint32_t *row, uint32_t count, uint64_t offset, uint32_t columns, uint32_t *distinct) {
+    uint32_t sorted[ROWS_MOST];
+    uint64_t bytes = 0, next = 0;
+    memcpy(sorted, row, count * sizeof *row);
+    qsort(sorted, count, sizeof *sorted, ascending);
+    *distinct = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (i && sorted[i] == sorted[i - 1]) continue;
+        uint64_t from = (offset + (uint64_t)sorted[i] * columns) * 2 / 4096;
+        uint64_t to = ((offset + (uint64_t)(sorted[i] + 1) * columns) * 2 - 1) / 4096 + 1;
+        ++*distinct;
+        if (from < next) from = next;
+        if (to > from) bytes += (to - from) * 4096;
+        if (to > next) next = to;
+    }
+    return bytes;
+}
+
+static void gather(struct bench *b, const struct table *t, uint64_t at_step, enum shore_fetch_kind kind, bool sorted,
+                   uint64_t *stream) {
+    const struct shore_layout_block *block = &b->plain.layout->blocks[t->block];
+    const struct shore_layout_tensor *tensor = &block->tensors[t->tensor];
+    uint64_t rows = tensor->elems / t->columns, each = kind == SHORE_FETCH_BF16 ? 2 : 4;
+    struct shore_ledger before = {.size = sizeof before}, after = before;
+    struct shore_wait wait;
+    uint32_t row[ROWS_MOST], count = 0, distinct;
+    uint64_t every = 1 + draw(stream, 30), most = 1 + draw(stream, ROWS_MOST);
+    if (sorted)
+        for (uint64_t r = draw(stream, every < rows ? every : rows); r < rows && count < most;
+             r += 1 + draw(stream, every))
+            row[count++] = (uint32_t)r;
+    while (!sorted && count < most)
+        row[count++] = (uint32_t)draw(stream, rows);
+    unsigned char *whole = pages(block->padded_elems * 4), *got = malloc((count + 1) * t->columns * each);
+    shore_wait_init(&wait);
+    must(b,
+         shore_fleet_fetch(b->fleet, at_step, t->block, 0, block->segments, kind, whole, shore_wait_completion(&wait)));
+    must(b, shore_wait(&wait, &b->diag));
+    memset(got, 0xA5, (count + 1) * t->columns * each);
+    assert_int_equal(shore_fleet_ledger(b->fleet, &before), 0);
+    struct shore_rows want = {.size = sizeof want,
+                              .step = at_step,
+                              .block = t->block,
+                              .kind = kind,
+                              .offset_elems = tensor->offset_elems,
+                              .columns = t->columns,
+                              .count = count,
+                              .row = row,
+                              .dst = got};
+    shore_wait_init(&wait);
+    must(b, shore_fleet_gather(b->fleet, &want, shore_wait_completion(&wait)));
+    must(b, shore_wait(&wait, &b->diag));
+    assert_int_equal(shore_fleet_ledger(b->fleet, &after), 0);
+    for (uint32_t i = 0; i < count; i++)
+        assert_memory_equal(got + i * t->columns * each,
+                            whole + (tensor->offset_elems + (uint64_t)row[i] * t->columns) * each, t->columns * each);
+    assert_int_equal(got[count * t->columns * each], 0xA5);
+    uint64_t bytes = pages_of(row, count, tensor->offset_elems, t->columns, &distinct) * (each / 2);
+    assert_int_equal(after.link_out_params - before.link_out_params, distinct * t->columns * each);
+    if (!strchr(b->config->kinds, 'u')) assert_int_equal(after.drive_read_fetch - before.drive_read_fetch, bytes);
+    free(whole);
+    free(got);
+}
+
+static void every_drive_gathers_rows(void **state) {
+    uint64_t stream = 5000;
+    for (size_t c = 0; c < NCONFIGS; c++) {
+        struct bench b;
+        if (!bench_open(&b, &configs[c], SHORE_ADAMW, false)) continue;
+        for (int k = 0; k < 3; k++) {
+            for (size_t t = 0; t < NTABLES; t++)
+                for (int i = 0; i < 4; i++)
+                    gather(&b, &tables[t], b.plain.step, i % 2 ? SHORE_FETCH_MASTER : SHORE_FETCH_BF16, i / 2, &stream);
+            b.plain.carried[1] = k == 1; /* then these segments lie where they were */
+            step(&b);
+        }
+        bench_close(&b);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_have_the_bits_of_a_dense_gradient),
+        cmocka_unit_test(every_drive_gathers_rows),
         cmocka_unit_test(rows_never_cost_more_than_all_elements),
     };
     seed = test_seed();
