@@ -1,7 +1,7 @@
 # The state engine and runs as other programs link them, liblongshore.so and liblongshore.a, and what is installed.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
-foreach(room base number near storage drive report stream step store machine plan page)
+foreach(room base number near storage drive report stream step store table machine plan page)
   list(APPEND engine_objects $<TARGET_OBJECTS:shore_${room}>)
 endforeach()
 # Of the rooms of a run, what its door needs: neither its texts nor what computes.
