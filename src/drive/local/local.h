@@ -3,6 +3,7 @@
 #define SHORE_DRIVE_LOCAL_LOCAL_H
 
 #include "drive/local/front.h"
+#include "near/engine.h"
 #include "storage/blockio.h"
 
 struct shore__pipeline;
@@ -16,6 +17,8 @@ struct shore__local {
     struct shore__volume volume;
     struct shore__io *fetch_io, *update_io;
     struct shore__pipeline *pipeline; /* the update lane's */
+    struct shore__engine *engine;     /* the update lane's */
+    struct shore__engine host;
     unsigned char *ring, *stage;
     size_t ring_bytes, stage_bytes;
     struct shore__leaf *spill_leaf; /* by local segment, if gradients may be spilled */

@@ -112,6 +112,7 @@ static void local_close(struct shore__drive *d) {
     shore__io_close(l->update_io);
     shore__io_close(l->fetch_io);
     shore__volume_close(&l->volume);
+    l->engine->ops->close(l->engine);
     shore__arena_free(arena, l->ring);
     shore__arena_free(arena, l->stage);
     shore__arena_free(arena, l->front.written);
@@ -221,6 +222,8 @@ static int local_new(const struct shore__drive_config *config, const char *path,
     l->front.aligned = true;
     l->front.drive.desc = &l->volume.desc;
     l->front.config = *config;
+    shore__engine_host(&l->host);
+    l->engine = &l->host;
     shore__slots_init(&l->front.slots);
     *out = l;
     return 0;

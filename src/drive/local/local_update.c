@@ -9,15 +9,18 @@
 #include "drive/local/local.h"
 #include "storage/room.h"
 
-enum chunk_state { CHUNK_FREE, CHUNK_READING, CHUNK_READY, CHUNK_COMPUTED, CHUNK_WRITING };
+enum chunk_state { CHUNK_FREE, CHUNK_READING, CHUNK_READY, CHUNK_SUBMITTED, CHUNK_COMPUTED, CHUNK_WRITING };
 
 struct chunk {
+    struct shore__local *l;
     enum chunk_state state;
     struct shore__local_job *job;
     uint64_t number; /* in starting order */
     uint32_t segment, local, count;
     struct shore__stored stored;
-    unsigned char *gradient; /* spilled */
+    unsigned char *gradient; /* spilled, or for a device */
+    struct shore__engine_job work;
+    uint64_t begun_ns; /* computing */
     struct shore__io_op *op;
     unsigned pending;
     bool failed;
@@ -27,7 +30,8 @@ struct shore__pipeline {
     struct shore__local *l;
     struct shore__local_job *current; /* not all of its chunks have started */
     uint64_t started;
-    unsigned busy; /* chunks that are not free */
+    unsigned busy, computing; /* chunks that are not free; that the engine has */
+    uint64_t computed_ns;     /* when the last chunk was computed */
     uint32_t nchunks;
     struct chunk chunk[];
 };
@@ -296,7 +300,13 @@ static void make_leaves(struct shore__pipeline *p, struct chunk *c, unsigned slo
     }
 }
 
-static int compute_update(struct shore__pipeline *p, struct chunk *c) {
+static int update_here(struct shore__engine_job *work) {
+    const struct chunk *c = work->user;
+    return shore__chunk_update(&c->l->front.config, &work->update, &c->stored, &c->stored, &work->diag);
+}
+
+/* Lets the engine begin. */
+static int submit_update(struct shore__pipeline *p, struct chunk *c) {
     struct shore__local_job *job = c->job;
     int rc = check_leaves(p, c);
     bool spilled = shore__update_is_spilled(&job->update);
@@ -304,19 +314,25 @@ static int compute_update(struct shore__pipeline *p, struct chunk *c) {
         rc = shore__local_check_spilled(p->l, job, c->local, c->count, c->gradient,
                                         shore__gradient_segment_bytes(job->update.form));
     if (rc) return rc;
-    struct shore_update part = shore__update_part(&p->l->front.config, &job->update, c->segment, c->count);
-    if (spilled) part.gradient = c->gradient;
-    struct shore_diag diag = {0};
-    rc = shore__chunk_update(&p->l->front.config, &part, &c->stored, &c->stored, &diag);
+    c->work.update = shore__update_part(&p->l->front.config, &job->update, c->segment, c->count);
+    if (spilled) c->work.update.gradient = c->gradient;
+    c->work.diag.text[0] = '\0';
+    c->state = CHUNK_SUBMITTED;
+    p->computing++;
+    p->l->engine->ops->submit(p->l->engine, &c->work);
+    return 0;
+}
+
+static void end_update(struct shore__pipeline *p, struct chunk *c) {
+    struct shore__local_job *job = c->job;
     if (p->l->front.config.plane_bytes[SHORE_PLANE_R])
-        shore__update_residual(&part, (uint16_t *)(void *)c->stored.plane[SHORE_PLANE_R]);
-    if (rc && !job->rc) {
+        shore__update_residual(&c->work.update, (uint16_t *)(void *)c->stored.plane[SHORE_PLANE_R]);
+    if (c->work.rc && !job->rc) {
         /* it is written anyway: the attempt fails */
-        job->rc = rc;
-        job->diag = diag;
+        job->rc = c->work.rc;
+        job->diag = c->work.diag;
     }
     make_leaves(p, c, 1 - job->slot);
-    return 0;
 }
 
 static void compute_store(struct shore__pipeline *p, struct chunk *c) {
@@ -354,33 +370,13 @@ static void start_writes(struct shore__pipeline *p, struct chunk *c) {
     if (c->pending == 0) release_chunk(p, c);
 }
 
-static void compute_chunk(struct shore__pipeline *p, struct chunk *c) {
+/* Writes what was computed, unless that failed. */
+static void computed(struct shore__pipeline *p, struct chunk *c, int rc) {
     struct shore__local *l = p->l;
     struct shore__local_job *job = c->job;
-    uint64_t start = shore__now_ns();
-    int rc = 0;
-    if (c->failed || (job->rc && job->rc != SHORE_ENONFINITE) || shore__front_is_discarded(&l->front, job)) {
-        c->failed = true;
-        if (!job->rc) job->rc = SHORE_EDISCARDED;
-        release_chunk(p, c);
-        return;
-    }
-    switch (job->kind) {
-    case SHORE__LOCAL_UPDATE:
-        rc = compute_update(p, c);
-        break;
-    case SHORE__LOCAL_STORE:
-        compute_store(p, c);
-        break;
-    case SHORE__LOCAL_INIT:
-        compute_init(p, c);
-        break;
-    default:
-        rc = check_leaves(p, c);
-        break;
-    }
     uint64_t now = shore__now_ns();
-    l->front.compute_ns += now - start;
+    l->front.compute_ns += now - (c->begun_ns > p->computed_ns ? c->begun_ns : p->computed_ns);
+    p->computed_ns = now;
     if (rc) {
         if (!job->rc || job->rc == SHORE_ENONFINITE) job->rc = rc;
         c->failed = true;
@@ -392,8 +388,48 @@ static void compute_chunk(struct shore__pipeline *p, struct chunk *c) {
     c->state = CHUNK_COMPUTED;
     hold(p, c, SHORE_LANE_DRIVE_UPDATE);
     if (c->pending && c->op[0].not_before_ns > now) now = c->op[0].not_before_ns;
-    shore__recorder_worked(l->front.drive.recorder, SHORE_LANE_DRIVE_UPDATE, l->volume.desc.drive, start, now, 0);
+    shore__recorder_worked(l->front.drive.recorder, SHORE_LANE_DRIVE_UPDATE, l->volume.desc.drive, c->begun_ns, now, 0);
     if (c->pending == 0) start_writes(p, c);
+}
+
+/* Goes on with chunks that the engine has ended. wait: for one at least. */
+static void take_computed(struct shore__pipeline *p, bool wait) {
+    struct shore__engine_job *work;
+    for (; (work = p->l->engine->ops->reap(p->l->engine, wait)); wait = false) {
+        struct chunk *c = work->user;
+        p->computing--;
+        end_update(p, c);
+        computed(p, c, 0);
+    }
+}
+
+static void compute_chunk(struct shore__pipeline *p, struct chunk *c) {
+    struct shore__local *l = p->l;
+    struct shore__local_job *job = c->job;
+    int rc = 0;
+    c->begun_ns = shore__now_ns();
+    if (c->failed || (job->rc && job->rc != SHORE_ENONFINITE) || shore__front_is_discarded(&l->front, job)) {
+        c->failed = true;
+        if (!job->rc) job->rc = SHORE_EDISCARDED;
+        release_chunk(p, c);
+        return;
+    }
+    switch (job->kind) {
+    case SHORE__LOCAL_UPDATE:
+        rc = submit_update(p, c);
+        if (!rc) return;
+        break;
+    case SHORE__LOCAL_STORE:
+        compute_store(p, c);
+        break;
+    case SHORE__LOCAL_INIT:
+        compute_init(p, c);
+        break;
+    default:
+        rc = check_leaves(p, c);
+        break;
+    }
+    computed(p, c, rc);
 }
 
 static struct chunk *oldest_ready(struct shore__pipeline *p) {
@@ -443,6 +479,9 @@ struct shore__pipeline *shore__pipeline_new(struct shore__local *l) {
             p->chunk[i].stored.plane[plane] = at;
             at += (size_t)l->front.config.chunk_segments * l->front.config.plane_bytes[plane];
         }
+        p->chunk[i].l = l;
+        p->chunk[i].work.here = update_here;
+        p->chunk[i].work.user = &p->chunk[i];
         p->chunk[i].op = ops + i * nops;
         p->chunk[i].gradient = at;
         if (l->front.spilled) at += (size_t)l->front.config.chunk_segments * SHORE_SEGMENT_ELEMS * 4;
@@ -454,12 +493,15 @@ void *shore__local_update_lane(void *ctx) {
     struct shore__local *l = ctx;
     struct shore__pipeline *p = l->pipeline;
     for (;;) {
+        take_computed(p, false);
         while (start_something(p)) {
         }
         reap(p, 0);
         struct chunk *ready = oldest_ready(p);
         if (ready) {
             compute_chunk(p, ready);
+        } else if (p->computing) {
+            take_computed(p, true);
         } else if (p->busy) {
             reap(p, 1);
         } else if (!p->current) { /* a job that waits for buffers may be left: the reaping above has freed some */
