@@ -12,10 +12,12 @@
 
 #define SSH "ssh:"
 #define UNIX "unix:"
+#define OPENCL "opencl:"
 #define SOCKET_BYTES sizeof((struct sockaddr_un *)0)->sun_path
 
 const struct shore__kind *shore__kind_of(const char *text) {
     static const struct shore__kind file = {SHORE__KIND_FILE, .keeps = true, .has_file = true, .here = true},
+                                    opencl = {SHORE__KIND_OPENCL, .keeps = true, .has_file = true, .here = true},
                                     ram = {SHORE__KIND_RAM, .here = true}, null = {SHORE__KIND_NULL, .here = true},
                                     ssh = {SHORE__KIND_SSH, .keeps = true, .served = true, .away = true},
                                     local = {SHORE__KIND_UNIX, .keeps = true, .served = true, .away = true,
@@ -24,7 +26,13 @@ const struct shore__kind *shore__kind_of(const char *text) {
            : strcmp(text, "null:") == 0                ? &null
            : strncmp(text, SSH, sizeof SSH - 1) == 0   ? &ssh
            : strncmp(text, UNIX, sizeof UNIX - 1) == 0 ? &local
-                                                       : &file;
+           : strncmp(text, OPENCL, sizeof OPENCL - 1) == 0
+               ? &opencl
+               : &file;
+}
+
+const char *shore__address_file(const char *text) {
+    return shore__kind_of(text)->id == SHORE__KIND_OPENCL ? text + sizeof OPENCL - 1 : text;
 }
 
 /* ---- parsing ----------------------------------------------------------------------------------------------------- */
@@ -117,10 +125,12 @@ int shore__address_parse(const char *text, struct shore__address **out, struct s
     if (!a) return shore__fail(diag, -ENOMEM, "out of memory");
     char *room = memcpy(a + 1, text, bytes);
     *a = (struct shore__address){.kind = shore__kind_of(text), .text = room};
-    a->path = a->kind->has_file ? room : room + bytes - 1;
+    a->path = a->kind->has_file ? room + (shore__address_file(text) - text) : room + bytes - 1;
     shore__escape(text, bytes - 1, shown, sizeof shown);
     int rc = 0;
-    if (a->kind->served && !is_printable(text))
+    if (a->kind->id == SHORE__KIND_OPENCL && !*a->path)
+        rc = shore__fail(diag, SHORE_EUSAGE, "%s: where is its storage? opencl:PATH names a directory or a file", shown);
+    else if (a->kind->served && !is_printable(text))
         rc = shore__fail(diag, SHORE_EUSAGE, "%s: the path has control characters", shown);
     else if (a->kind->served)
         rc = (a->kind->id == SHORE__KIND_SSH ? parse_ssh : parse_unix)(a, room + bytes, shown, diag);
@@ -158,7 +168,13 @@ static char *file_absolute(const char *file) {
 
 char *shore__address_absolute(const char *text) {
     const struct shore__kind *kind = shore__kind_of(text);
-    if (kind->has_file) return file_absolute(text);
+    if (kind->id == SHORE__KIND_FILE) return file_absolute(text);
+    if (kind->has_file) {
+        char *file = file_absolute(shore__address_file(text)), *whole = NULL;
+        if (file && asprintf(&whole, OPENCL "%s", file) < 0) whole = NULL;
+        free(file);
+        return whole;
+    }
     const char *socket = text + sizeof UNIX - 1;
     size_t n = kind->id == SHORE__KIND_UNIX ? strcspn(socket, ":") : 0;
     if (n == 0 || *socket == '/') return strdup(text);

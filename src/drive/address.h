@@ -1,6 +1,7 @@
 /* Addresses of drives, as --drive and a fleet's options take them, and run.json records them.
  *
  *     DIR, FILE, BLOCKDEV                   on this host
+ *     opencl:PATH                           the same, with UPDATE on an OpenCL device
  *     ram:, null:                           in this process
  *     ssh://[user@]host[:port]/abs/path     runs "longshore drive serve --stdio" on the host
  *     unix:SOCKET[:PATH]                    a "longshore drive serve --listen SOCKET" on this host, and PATH there
@@ -17,12 +18,19 @@
 
 #include "longshore/error.h"
 
-enum shore__kind_id { SHORE__KIND_FILE, SHORE__KIND_RAM, SHORE__KIND_NULL, SHORE__KIND_SSH, SHORE__KIND_UNIX };
+enum shore__kind_id {
+    SHORE__KIND_FILE,
+    SHORE__KIND_OPENCL,
+    SHORE__KIND_RAM,
+    SHORE__KIND_NULL,
+    SHORE__KIND_SSH,
+    SHORE__KIND_UNIX
+};
 
 struct shore__kind {
     enum shore__kind_id id;
     bool keeps;    /* its state outlives the process */
-    bool has_file; /* the volume has a path on this host */
+    bool has_file; /* the volume has a path on this host: see shore__address_file() */
     bool served;   /* our server has it, reached over our wire protocol */
     bool away;     /* reached over a link, which has its own speed, and may break and return */
     bool here;     /* it is on this host */
@@ -31,6 +39,9 @@ struct shore__kind {
 /* Kind of a text; every text has one, even if it cannot be parsed. Only for sums over a fleet's options, which hold
  * texts; code with an address uses that. */
 const struct shore__kind *shore__kind_of(const char *text);
+
+/* The path in a text whose kind has a file: behind opencl:. */
+const char *shore__address_file(const char *text);
 
 /* One block of memory; free() it. */
 struct shore__address {
@@ -41,7 +52,7 @@ struct shore__address {
     char *port; /* NULL: not given */
     /* unix: */
     char *socket;
-    char *path; /* on the host that has it; "": the server's root, or nothing */
+    char *path; /* on the host that has it, without opencl: before it; "": the server's root, or nothing */
 };
 
 /* *out is malloc'ed; NULL on failure. SHORE_EUSAGE names what is wrong. */

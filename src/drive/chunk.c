@@ -152,6 +152,12 @@ static int update_run(const struct shore__drive_config *config, const struct sho
     return worst;
 }
 
+int shore__update_not_finite(int rc, const char *tensor, struct shore_diag *diag) {
+    char name[96];
+    return shore__fail(diag, rc, "a new value of tensor %s is not finite",
+                       shore__escape(tensor, strlen(tensor), name, sizeof name));
+}
+
 static int update_segment(const struct shore__drive_config *config, const struct shore_update *update, uint32_t i,
                           const struct shore__stored *in, const struct shore__stored *out,
                           struct shore__gradient *gradient, struct shore_diag *diag) {
@@ -162,12 +168,7 @@ static int update_segment(const struct shore__drive_config *config, const struct
     int worst = 0;
     while (shore__moment_run_next(block, update->segment + i, &run)) {
         int rc = update_run(config, update, i, &from, &to, &run, gradient);
-        if (rc && !worst) {
-            const char *tensor = block->tensors[run.tensor].name;
-            char name[96];
-            worst = shore__fail(diag, rc, "a new value of tensor %s is not finite",
-                                shore__escape(tensor, strlen(tensor), name, sizeof name));
-        }
+        if (rc && !worst) worst = shore__update_not_finite(rc, block->tensors[run.tensor].name, diag);
     }
     if (to.m.plane != from.m.plane) shore__moments_end(&to.m, config->plane_bytes[SHORE_PLANE_M]);
     if (to.v.plane != from.v.plane) shore__moments_end(&to.v, config->plane_bytes[SHORE_PLANE_V]);

@@ -47,6 +47,9 @@ void shore__stored_end(const struct shore__drive_config *config, uint32_t block,
 int shore__chunk_update(const struct shore__drive_config *config, const struct shore_update *update,
                         const struct shore__stored *in, const struct shore__stored *out, struct shore_diag *diag);
 
+/* Says in which tensor it has failed. Returns rc. */
+int shore__update_not_finite(int rc, const char *tensor, struct shore_diag *diag);
+
 /* The same for one segment, in its state image. */
 int shore__image_update(const struct shore__drive_config *config, const struct shore_update *update,
                         unsigned char *image, struct shore_diag *diag);

@@ -115,6 +115,7 @@ struct shore__drive_config {
     uint32_t chunk_segments; /* of the update ring; at least 1 */
     uint32_t ring_buffers;
     uint32_t stage_segments; /* for joined fetches */
+    bool on_device;          /* an OpenCL device computes UPDATE: opencl: */
     struct shore_arena *arena;
     void (*note)(void *ctx, const char *text); /* may be NULL */
     void *note_ctx;

@@ -16,13 +16,15 @@ struct shore__engine_block {
     uint32_t nonfinite; /* out: a new value is not finite. 0 before */
 };
 #define SHORE__ENGINE_CODED 0x80000000u
+#define SHORE__ENGINE_START_WORDS 5u
 
 struct shore__engine_job {
     /* in, borrowed until the job is reaped */
-    struct shore_update update;           /* of this chunk alone; without a gather list for a device */
+    struct shore_update update;              /* of this chunk alone; without a gather list for a device */
     unsigned char *plane[SHORE_PLANE_COUNT]; /* updated in place; NULL: not stored */
-    struct shore__engine_block *blocks;   /* of the chunk; NULL if this host computes */
-    uint32_t slot;                        /* of memory that the drive has made for it; one job at a time */
+    struct shore__engine_block *blocks;      /* for a device: of each block of the chunk */
+    uint32_t *starts;                        /* for a device: room for SHORE__ENGINE_START_WORDS of each block */
+    uint32_t slot;                           /* for a device: which of its memories has the planes; one job at a time */
     int (*here)(struct shore__engine_job *job); /* computes it on this host. Returns rc, with a sentence in diag */
     void *user;
     /* out */

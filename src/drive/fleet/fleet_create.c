@@ -73,7 +73,7 @@ static int look_at_all(const struct shore_fleet *f, const struct shore_fleet_opt
         const struct shore__address *at = f->at.item[d];
         int rc = shore__drive_may_be_made(at, diag);
         if (!rc && at->kind->served) rc = look_there(o, at, &found[d], diag);
-        if (!rc && at->kind->has_file) rc = shore__volume_path(at->text, &found[d].path, diag);
+        if (!rc && at->kind->has_file) rc = shore__volume_path(at->path, &found[d].path, diag);
         if (!rc && at->kind->has_file) rc = look_here(o, &found[d], diag);
         for (uint32_t e = own; !rc && at->kind->served && e < d; e++) {
             if (found[e].there && strcmp(found[d].there, found[e].there) == 0 &&

@@ -83,6 +83,7 @@ static uint64_t memory_bytes(const struct shore_layout *layout, const struct sho
         if (o->mine && !o->mine[d]) continue;
         rams += kind->id == SHORE__KIND_RAM;
         locals += kind->has_file;
+        config.on_device |= kind->id == SHORE__KIND_OPENCL;
     }
     uint64_t bytes = 0;
     if (rams) bytes += shore__ram_memory_bytes(&config, &desc);

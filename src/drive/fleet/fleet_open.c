@@ -28,7 +28,7 @@ static bool same_drive(const struct shore__address *a, const struct shore__addre
     char *here = NULL, *there = NULL;
     bool same = strcmp(a->text, b->text) == 0;
     if (!same && a->kind->has_file && b->kind->has_file)
-        same = !shore__volume_path(a->text, &here, NULL) && !shore__volume_path(b->text, &there, NULL) &&
+        same = !shore__volume_path(a->path, &here, NULL) && !shore__volume_path(b->path, &there, NULL) &&
                (strcmp(here, there) == 0 || same_file(here, there));
     free(here);
     free(there);

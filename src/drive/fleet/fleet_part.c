@@ -89,7 +89,7 @@ bool shore_drive_holds(const char *drive, const uint64_t fleet_id[2], uint32_t n
     char *path = NULL;
     if (shore__address_parse(drive, &at, NULL)) return false;
     bool holds = at->kind->served;
-    if (at->kind->has_file && !shore__volume_path(at->text, &path, NULL) && !shore__volume_peek(path, &v, NULL)) {
+    if (at->kind->has_file && !shore__volume_path(at->path, &path, NULL) && !shore__volume_peek(path, &v, NULL)) {
         holds = memcmp(v.desc.fleet_id, fleet_id, sizeof v.desc.fleet_id) == 0 && v.desc.drive == number;
         shore__volume_close(&v);
     }

@@ -26,6 +26,8 @@ struct shore__local {
 
 /* The update lane's working state; free() it. Needs the ring. NULL: out of memory. */
 struct shore__pipeline *shore__pipeline_new(struct shore__local *l);
+/* Gives a device its part of the ring, and tests it. */
+int shore__pipeline_attach(struct shore__pipeline *p, struct shore_diag *diag);
 
 /* The lanes' threads. ctx: the drive. */
 void *shore__local_update_lane(void *ctx);

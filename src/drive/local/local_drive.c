@@ -10,6 +10,7 @@
 #include "base/arena.h"
 #include "base/diag.h"
 #include "base/units.h"
+#include "drive/local/on_device.h"
 #include "drive/local/volume_remove.h"
 #include "drive/snapshot_name.h"
 
@@ -99,8 +100,10 @@ static int local_snapshot(struct shore__drive *d, enum shore__snapshot_act act, 
 
 static int local_describe(const struct shore__drive *d, char *text, size_t bytes) {
     const struct shore__local *l = local_of(d);
-    snprintf(text, bytes, "%s: %s, %s, %s", l->volume.file.path, shore__format_size(l->volume.size_bytes).text,
-             shore__io_backend(l->update_io), l->volume.file.direct ? "direct I/O" : "page cache");
+    const char *device = l->engine->ops->name(l->engine);
+    snprintf(text, bytes, "%s: %s, %s, %s%s%s", l->volume.file.path, shore__format_size(l->volume.size_bytes).text,
+             shore__io_backend(l->update_io), l->volume.file.direct ? "direct I/O" : "page cache",
+             device ? ", UPDATE on " : "", device ? device : "");
     return 0;
 }
 
@@ -156,8 +159,9 @@ static const struct shore__drive_ops local_ops = {
 /* ---- opening ---- */
 
 static uint64_t ring_bytes(const struct shore__drive_config *config, bool spill) {
-    return (uint64_t)config->ring_buffers * config->chunk_segments *
-           shore__local_ring_segment_bytes(config->plane_bytes, spill);
+    size_t each = shore__local_ring_segment_bytes(config->plane_bytes, spill && !config->on_device);
+    if (config->on_device) each += shore__on_device_segment_bytes();
+    return (uint64_t)config->ring_buffers * config->chunk_segments * each;
 }
 
 uint64_t shore__local_memory_bytes(const struct shore__drive_config *config, const struct shore__volume_desc *desc) {
@@ -189,10 +193,19 @@ static int take_memory(struct shore__local *l) {
     return l->pipeline ? 0 : -ENOMEM;
 }
 
+/* What a local drive has no words for is its device's. */
+static int open_device(struct shore__local *l, struct shore_diag *diag) {
+    return l->front.config.on_device && !l->front.config.read_only ? shore__on_device_open(l, diag) : 0;
+}
+
 static int start(struct shore__local *l, struct shore_diag *diag) {
     const char *path = l->volume.file.path;
-    int rc = take_memory(l);
+    int rc = open_device(l, diag);
+    if (rc) return rc;
+    rc = take_memory(l);
     if (rc) return shore__fail(diag, rc, "%s: out of memory for its buffers", path);
+    rc = shore__pipeline_attach(l->pipeline, diag);
+    if (rc) return rc;
     struct shore__buffer_range ring = {l->ring, l->ring_bytes}, stage = {l->stage, l->stage_bytes};
     unsigned update_depth = l->front.config.ring_buffers * shore__local_chunk_ops(&l->front.config);
     unsigned fetch_depth = SHORE__FETCH_OPS;

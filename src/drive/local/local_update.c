@@ -7,6 +7,8 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "drive/local/local.h"
+#include "drive/local/on_device.h"
+#include "near/opencl/opencl.h"
 #include "storage/room.h"
 
 enum chunk_state { CHUNK_FREE, CHUNK_READING, CHUNK_READY, CHUNK_SUBMITTED, CHUNK_COMPUTED, CHUNK_WRITING };
@@ -33,6 +35,7 @@ struct shore__pipeline {
     unsigned busy, computing; /* chunks that are not free; that the engine has */
     uint64_t computed_ns;     /* when the last chunk was computed */
     uint32_t nchunks;
+    bool on_device;
     struct chunk chunk[];
 };
 
@@ -317,6 +320,12 @@ static int submit_update(struct shore__pipeline *p, struct chunk *c) {
     c->work.update = shore__update_part(&p->l->front.config, &job->update, c->segment, c->count);
     if (spilled) c->work.update.gradient = c->gradient;
     c->work.diag.text[0] = '\0';
+    if (p->on_device)
+        rc = shore__on_device_prepare(&p->l->front.config, &c->work, &c->stored, c->gradient);
+    if (rc) {
+        job->diag = c->work.diag;
+        return rc;
+    }
     c->state = CHUNK_SUBMITTED;
     p->computing++;
     p->l->engine->ops->submit(p->l->engine, &c->work);
@@ -327,6 +336,7 @@ static void end_update(struct shore__pipeline *p, struct chunk *c) {
     struct shore__local_job *job = c->job;
     if (p->l->front.config.plane_bytes[SHORE_PLANE_R])
         shore__update_residual(&c->work.update, (uint16_t *)(void *)c->stored.plane[SHORE_PLANE_R]);
+    if (p->on_device && c->work.rc == SHORE_ENONFINITE) shore__on_device_explain(&p->l->front.config, &c->work);
     if (c->work.rc && !job->rc) {
         /* it is written anyway: the attempt fails */
         job->rc = c->work.rc;
@@ -472,6 +482,7 @@ struct shore__pipeline *shore__pipeline_new(struct shore__local *l) {
     if (!p) return NULL;
     p->l = l;
     p->nchunks = l->front.config.ring_buffers;
+    p->on_device = l->engine != &l->host;
     struct shore__io_op *ops = (struct shore__io_op *)(void *)&p->chunk[p->nchunks];
     unsigned char *at = l->ring;
     for (uint32_t i = 0; i < p->nchunks; i++) {
@@ -483,10 +494,30 @@ struct shore__pipeline *shore__pipeline_new(struct shore__local *l) {
         p->chunk[i].work.here = update_here;
         p->chunk[i].work.user = &p->chunk[i];
         p->chunk[i].op = ops + i * nops;
+        p->chunk[i].work.slot = i;
         p->chunk[i].gradient = at;
-        if (l->front.spilled) at += (size_t)l->front.config.chunk_segments * SHORE_SEGMENT_ELEMS * 4;
+        if (p->on_device) {
+            shore__on_device_lay_out(&p->chunk[i].work, at, l->front.config.chunk_segments);
+            at += (size_t)l->front.config.chunk_segments * shore__on_device_segment_bytes();
+        } else if (l->front.spilled) {
+            at += (size_t)l->front.config.chunk_segments * SHORE_SEGMENT_ELEMS * 4;
+        }
     }
     return p;
+}
+
+int shore__pipeline_attach(struct shore__pipeline *p, struct shore_diag *diag) {
+    int rc = 0;
+    for (uint32_t i = 0; p->on_device && !rc && i < p->nchunks; i++) {
+        struct chunk *c = &p->chunk[i];
+        unsigned char *planes = c->stored.plane[0];
+        rc = shore__opencl_attach(p->l->engine, i, &planes, diag);
+        for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
+            c->work.plane[plane] = c->stored.plane[plane] = planes;
+            planes += (size_t)p->l->front.config.chunk_segments * p->l->front.config.plane_bytes[plane];
+        }
+    }
+    return rc || !p->on_device ? rc : shore__on_device_check(p->l, &p->chunk[0].work, diag);
 }
 
 void *shore__local_update_lane(void *ctx) {

@@ -1,0 +1,37 @@
+/* Which OpenCL device a drive computes on. */
+#ifndef SHORE_NEAR_OPENCL_DEVICE_H
+#define SHORE_NEAR_OPENCL_DEVICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "near/opencl/library.h"
+
+#define SHORE__OPENCL_VARIABLE "LONGSHORE_OPENCL"
+
+/* device=NAME|INDEX,memory=SIZE,binary=FILE */
+struct shore__opencl_options {
+    char device[128]; /* "": the best kind there is */
+    uint64_t memory;  /* 0: not given */
+    char binary[512]; /* "": kernels are compiled */
+};
+/* NULL or "": all defaults. SHORE_EUSAGE. */
+int shore__opencl_parse(const char *text, struct shore__opencl_options *out, struct shore_diag *diag);
+
+struct shore__cl_device {
+    const struct shore__cl *cl;
+    cl_device_id id;
+    char name[128];
+    char version[320];  /* of device, driver and platform */
+    bool unified;       /* it works on memory of the host */
+    bool exact;         /* it divides and takes roots as IEEE 754 says, if asked */
+    bool p2p;           /* Xilinx: drives write into its memory */
+    uint64_t memory;    /* that it has */
+    uint64_t alloc;     /* the largest buffer */
+};
+
+/* Several that fit take turns: number counts the drives. SHORE_EMISSING: no library, no platform; SHORE_EUSAGE: no such
+ * device, or one that cannot compute as UPDATE does. */
+int shore__opencl_device(const char *wanted, uint32_t number, struct shore__cl_device *out, struct shore_diag *diag);
+
+#endif

@@ -1,0 +1,128 @@
+#include "near/opencl/program.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+
+static const char source[] =
+#include "near/update_cl.inc"
+    ;
+
+/* FNV-1a */
+static uint64_t hash_of(const char *text) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+/* Names the file, and makes its directories. */
+static void find_cache(struct shore__cl_program *p) {
+    const char *home = getenv("HOME"), *cache = getenv("XDG_CACHE_HOME");
+    bool own = !cache || cache[0] != '/';
+    if (own && (!home || home[0] != '/')) return;
+    snprintf(p->file, sizeof p->file, "%.700s%s/longshore/opencl/%016llx", own ? home : cache, own ? "/.cache" : "",
+             (unsigned long long)hash_of(p->key));
+    for (char *slash = strchr(p->file + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        mkdir(p->file, 0777);
+        *slash = '/';
+    }
+}
+
+/* malloc'ed; NULL: cannot be read. */
+static unsigned char *read_all(const char *file, size_t *bytes) {
+    struct stat st;
+    unsigned char *data = NULL;
+    FILE *f = fopen(file, "re");
+    if (f && !fstat(fileno(f), &st) && S_ISREG(st.st_mode) && (data = malloc((size_t)st.st_size + 1)))
+        *bytes = fread(data, 1, (size_t)st.st_size, f);
+    if (f) fclose(f);
+    return data;
+}
+
+static cl_int load(const struct shore__cl_device *d, cl_context context, const unsigned char *data, size_t bytes,
+                   cl_program *out) {
+    cl_int code, status = 0;
+    *out = d->cl->clCreateProgramWithBinary(context, 1, &d->id, &bytes, &data, &status, &code);
+    if (!code) code = status;
+    if (!code) code = d->cl->clBuildProgram(*out, 1, &d->id, "", NULL, NULL);
+    if (code && *out) d->cl->clReleaseProgram(*out);
+    return code;
+}
+
+/* The file is the key, a zero, and the program. */
+static bool load_kept(const struct shore__cl_device *d, cl_context context, struct shore__cl_program *p) {
+    size_t bytes = 0, key = strlen(p->key) + 1;
+    unsigned char *data = *p->file ? read_all(p->file, &bytes) : NULL;
+    p->kept = data && bytes > key && memcmp(data, p->key, key) == 0 &&
+              load(d, context, data + key, bytes - key, &p->program) == 0;
+    free(data);
+    return p->kept;
+}
+
+static int load_binary(const struct shore__cl_device *d, cl_context context, const char *file,
+                       struct shore__cl_program *p, struct shore_diag *diag) {
+    size_t bytes = 0;
+    unsigned char *data = read_all(file, &bytes);
+    if (!data) return shore__fail_errno(diag, file, "cannot be read");
+    cl_int code = bytes ? load(d, context, data, bytes, &p->program) : CL_INVALID_BINARY;
+    free(data);
+    return code ? shore__fail(diag, SHORE_EUSAGE, "--opencl binary=%s: is no program for the device %s (error %d)",
+                              shore__shown(file).text, d->name, code)
+                : 0;
+}
+
+static int compile(const struct shore__cl_device *d, cl_context context, const char *options,
+                   struct shore__cl_program *p, struct shore_diag *diag) {
+    const char *text = source;
+    const uint64_t start = shore__now_ns();
+    char log[1024] = "";
+    cl_int code;
+    p->program = d->cl->clCreateProgramWithSource(context, 1, &text, NULL, &code);
+    if (code) return shore__cl_fail(diag, d->name, "clCreateProgramWithSource", code);
+    code = d->cl->clBuildProgram(p->program, 1, &d->id, options, NULL, NULL);
+    p->seconds = (double)(shore__now_ns() - start) * 1e-9;
+    if (!code) return 0;
+    d->cl->clGetProgramBuildInfo(p->program, d->id, CL_PROGRAM_BUILD_LOG, sizeof log - 1, log, NULL);
+    d->cl->clReleaseProgram(p->program);
+    p->program = NULL;
+    int rc = shore__cl_fail(diag, d->name, "clBuildProgram", code);
+    return *log ? shore__fail_of(diag, rc, diag, "%s: %.200s", diag ? diag->text : "", shore__shown(log).text) : rc;
+}
+
+int shore__cl_program_open(const struct shore__cl_device *device, cl_context context, const char *macros,
+                           const char *binary, struct shore__cl_program *out, struct shore_diag *diag) {
+    char options[256];
+    *out = (struct shore__cl_program){.program = NULL};
+    if (*binary) return load_binary(device, context, binary, out, diag);
+    snprintf(options, sizeof options, "-cl-std=CL1.2 %s -DEXACT=%d%s", macros, !device->exact,
+             device->exact ? " -cl-fp32-correctly-rounded-divide-sqrt" : "");
+    snprintf(out->key, sizeof out->key, "%s\n%s%s\n%016llx\n", device->name, device->version, options,
+             (unsigned long long)hash_of(source));
+    find_cache(out);
+    return load_kept(device, context, out) ? 0 : compile(device, context, options, out, diag);
+}
+
+void shore__cl_program_keep(const struct shore__cl_device *device, const struct shore__cl_program *p) {
+    char file[sizeof p->file + 16];
+    size_t bytes = 0, key = strlen(p->key) + 1;
+    if (!*p->file || device->cl->clGetProgramInfo(p->program, CL_PROGRAM_BINARY_SIZES, sizeof bytes, &bytes, NULL) ||
+        bytes == 0)
+        return;
+    unsigned char *data = malloc(bytes);
+    snprintf(file, sizeof file, "%s.%ld", p->file, (long)getpid());
+    FILE *f = data && !device->cl->clGetProgramInfo(p->program, CL_PROGRAM_BINARIES, sizeof data, &data, NULL)
+                  ? fopen(file, "we")
+                  : NULL;
+    if (f) {
+        bool written = fwrite(p->key, key, 1, f) == 1 && fwrite(data, bytes, 1, f) == 1;
+        if (fclose(f) || !written || rename(file, p->file)) unlink(file);
+    }
+    free(data);
+}
