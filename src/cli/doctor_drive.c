@@ -37,7 +37,7 @@ void shore__doctor_refuse(struct shore__report *r, const char *drive, const stru
 /* ---- on other hosts ---------------------------------------------------------------------------------------------- */
 
 static void remote(struct shore__report *r, const struct shore__address *at) {
-    const char *path = at->text;
+    const char *path = at->kind->has_file ? at->path : at->text;
     struct shore_diag diag = {0};
     struct shore__probe probe;
     uint64_t speed = 0, link = 0;
@@ -139,7 +139,7 @@ static void files(struct shore__report *r, const char *path, const char *beside,
 
 bool shore__doctor_drive(struct shore__report *r, const struct shore__address *at,
                          const struct shore__whereabouts *before, size_t nbefore, struct shore__whereabouts *out) {
-    const char *path = at->text;
+    const char *path = at->kind->has_file ? at->path : at->text;
     struct stat st;
     struct shore_diag diag = {0};
     char *beside = NULL;

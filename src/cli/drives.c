@@ -32,7 +32,7 @@ static void say_remote(const struct shore__address *drive, bool ask, struct foun
 static void say_local(const struct shore__address *drive, bool is_new, struct found *f) {
     char text[1024];
     const struct shore__shown name = shore__shown(drive->text);
-    f->here = shore__file_may_be_made(drive->text, NULL) == 0 && shore__whereabouts(drive->text, &f->at, NULL) == 0;
+    f->here = shore__file_may_be_made(drive->path, NULL) == 0 && shore__whereabouts(drive->path, &f->at, NULL) == 0;
     if (!f->here) return; /* making the volume reports the error */
     shore__cli_say("drive %s: %s", shore__shown(drive->text).text, shore__whereabouts_text(&f->at, text, sizeof text));
     if (!is_new) return;

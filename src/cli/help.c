@@ -74,7 +74,7 @@ static void help(const struct shore__command_line *line, const void *target) {
         printf("%*s", LEFT - 15, "");
         wrapped("a JSON object with the same keys as the flags above; flags win over it", LEFT);
     }
-    if (line->remote) printf("\nDrives on other hosts\n");
+    if (line->remote) printf("\nDrives on other hosts, and on devices\n");
     for (size_t i = 0; line->remote && i < SHORE__REMOTE_OPTIONS; i++) {
         const uint64_t none = 0; /* a default that the help text tells */
         option_help(&shore__remote_options[i], &none);

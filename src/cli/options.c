@@ -11,6 +11,7 @@
 #include "drive/remote/remote.h"
 #include "drive/remote/transport.h"
 #include "files/json.h"
+#include "near/opencl/device.h"
 #include "run/settings.h"
 
 const struct shore__option shore__remote_options[SHORE__REMOTE_OPTIONS] = {
@@ -23,8 +24,14 @@ const struct shore__option shore__remote_options[SHORE__REMOTE_OPTIONS] = {
      .value = "N",
      .help = "connections to each drive on another host, up to 8 (also LONGSHORE_CONNECTIONS); otherwise 1",
      .is = {.kind = SHORE__VALUE_WHOLE, .bytes = sizeof(uint32_t), .least = 1, .most = 8}},
+    {.name = "opencl",
+     .value = "device=NAME|INDEX,memory=SIZE,binary=FILE",
+     .help = "the device of drives at opencl:PATH, the memory that each takes there (at most 4GiB) and a program for "
+             "it (also LONGSHORE_OPENCL); never kept in a run",
+     .is.kind = SHORE__VALUE_TEXT},
 };
-static const char *const remote_variables[SHORE__REMOTE_OPTIONS] = {SHORE__RSH_VARIABLE, SHORE__CONNECTIONS_VARIABLE};
+static const char *const remote_variables[SHORE__REMOTE_OPTIONS] = {SHORE__RSH_VARIABLE, SHORE__CONNECTIONS_VARIABLE,
+                                                                    SHORE__OPENCL_VARIABLE};
 
 static int find_remote(const struct shore__command_line *line, const char *name) {
     for (int i = 0; line->remote && i < SHORE__REMOTE_OPTIONS; i++)
@@ -92,12 +99,19 @@ static const char *flag_of(const struct shore__command_line *line, const char *w
     return NULL;
 }
 
+static int check_remote(int i, const char *text, struct shore_diag *diag) {
+    struct shore__opencl_options options;
+    if (strcmp(remote_variables[i], SHORE__OPENCL_VARIABLE) == 0)
+        return shore__opencl_parse(text, &options, diag);
+    return set_option(&shore__remote_options[i], text, NULL, NULL, diag);
+}
+
 /* An empty variable counts as none. */
 static int check_variables(const struct shore__command_line *line, struct shore_diag *diag) {
     struct shore_diag why;
     for (int i = 0; line->remote && i < SHORE__REMOTE_OPTIONS; i++) {
         const char *text = getenv(remote_variables[i]);
-        int rc = text && *text ? set_option(&shore__remote_options[i], text, NULL, NULL, &why) : 0;
+        int rc = text && *text ? check_remote(i, text, &why) : 0;
         if (rc) return shore__fail_of(diag, rc, &why, "%s: %s", remote_variables[i], why.text);
     }
     return 0;
@@ -152,7 +166,7 @@ static int parse_flag(const struct shore__command_line *line, int argc, char **a
         value = argv[++*i];
     }
     if (remote >= 0) {
-        int rc = set_option(o, value, NULL, NULL, diag);
+        int rc = check_remote(remote, value, diag);
         if (rc) return rc;
         return setenv(remote_variables[remote], value, 1) ? shore__out_of_memory(diag) : 0;
     }

@@ -40,7 +40,7 @@ struct shore__option {
                   "system, or put back: its volumes are its own")
 
 #define SHORE__OPTIONS_MAX 80
-#define SHORE__REMOTE_OPTIONS 2
+#define SHORE__REMOTE_OPTIONS 3
 #define SHORE__WORDS_MAX 256 /* plain words of a command */
 
 /* How a command works: its function, its arguments' struct, and their defaults. */
@@ -61,7 +61,7 @@ struct shore__command_line {
     const char *without; /* names of options that the command does not take, with blanks between; may be NULL */
     size_t positional;   /* the largest number of plain words */
     bool config;         /* takes --config FILE */
-    bool remote;         /* drives may be on other hosts: takes --rsh and --connections */
+    bool remote;         /* drives may be on other hosts or devices: takes --rsh, --connections and --opencl */
     int (*run)(const struct shore__parsed *parsed, void *args); /* returns the exit code */
     const void *defaults;                                       /* args_bytes of them */
     size_t args_bytes;

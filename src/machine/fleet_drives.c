@@ -31,7 +31,7 @@ void shore__machine_memory_drive(const struct shore_machine *m, struct shore__ma
 static const struct shore__machine_drive *measured(const struct shore_machine *m, const char *text,
                                                    struct shore__whereabouts *lies) {
     char device[sizeof m->drive[0].device];
-    bool files = shore__kind_of(text)->has_file && shore__whereabouts(text, lies, NULL) == 0;
+    bool files = shore__kind_of(text)->has_file && shore__whereabouts(shore__address_file(text), lies, NULL) == 0;
     if (files) shore__machine_device(lies, device, sizeof device);
     for (uint32_t i = 0; i < m->ndrives; i++)
         if (strcmp(files ? m->drive[i].device : m->drive[i].path, files ? device : text) == 0) return &m->drive[i];

@@ -157,14 +157,14 @@ static int measure_drive(struct shore_machine *m, uint32_t i, struct shore__wher
     char *path = at->kind->has_file ? shore__address_absolute(at->text) : strdup(at->text);
     if (path && strlen(path) < sizeof d->path) snprintf(d->path, sizeof d->path, "%s", path);
     free(path);
-    d->host_computes = !at->kind->served;
+    d->host_computes = !at->kind->served && at->kind->id != SHORE__KIND_OPENCL;
     if (d->host_computes) d->update = update;
     if (at->kind->served) {
         const struct shore__site site = {.at = at};
         rc = shore__site_measure(&site, SHORE_IO_AUTO, STATE_BYTES, &speed, &link, diag);
         d->mixed = shore__four_digits((double)speed);
     } else if (at->kind->has_file) {
-        rc = measure_files(m, i, at->text, lie, o, seconds, diag);
+        rc = measure_files(m, i, at->path, lie, o, seconds, diag);
     } else {
         shore__machine_memory_drive(m, d);
     }

@@ -10,7 +10,7 @@
 static int add_place(const struct shore__address *drive, const char *file, struct shore__addresses *places,
                      struct shore_diag *diag) {
     struct stat st;
-    bool there = drive->kind->has_file && stat(drive->text, &st) == 0;
+    bool there = drive->kind->has_file && stat(drive->path, &st) == 0;
     bool inside = drive->kind->served || (there && S_ISDIR(st.st_mode));
     if (there && S_ISREG(st.st_mode))
         return shore__fail(diag, SHORE_EEXISTS, "%s: exists already; name a directory, and a file is made in it",
@@ -45,7 +45,7 @@ void shore__bench_remove(const struct shore__addresses *places) {
             shore__probe_free(&probe);
             continue;
         }
-        if (stat(at->text, &st) == 0 && S_ISREG(st.st_mode)) unlink(at->text);
+        if (stat(at->path, &st) == 0 && S_ISREG(st.st_mode)) unlink(at->path);
     }
 }
 

@@ -338,7 +338,7 @@ static int check(struct verify *v, struct shore_diag *diag) {
     for (size_t i = 0; i < s->drives.count; i++) {
         struct stat st;
         if (s->drives.item[i]->kind->served) continue;
-        if (stat(s->drives.text[i], &st) || !S_ISDIR(st.st_mode))
+        if (stat(s->drives.item[i]->path, &st) || !S_ISDIR(st.st_mode))
             return shore__fail(diag, SHORE_EUSAGE,
                                "%s: is not a directory; verify makes temporary volumes in directories",
                                s->drives.text[i]);

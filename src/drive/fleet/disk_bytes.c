@@ -9,7 +9,7 @@
 /* Whether a volume cannot have holes: it is on another host, or on a device. */
 static bool takes_whole(const char *drive) {
     struct stat st;
-    return shore__kind_of(drive)->served || (stat(drive, &st) == 0 && S_ISBLK(st.st_mode));
+    return shore__kind_of(drive)->served || (stat(shore__address_file(drive), &st) == 0 && S_ISBLK(st.st_mode));
 }
 
 bool shore__fleet_takes_whole(const struct shore_fleet_options *o) {

@@ -142,7 +142,7 @@ static int know_drives(const struct shore_fleet *f, const struct shore_fleet_opt
         sites[d].at = f->at.item[d];
         sites[d].volume = at->path;
         sites[d].device = remote ? at->device : at->path ? shore__drive_device(at->path) : 0;
-        capacity[d] = remote ? at->capacity_bytes : at->path ? shore__drive_capacity_bytes(o->drives[d]) : 0;
+        capacity[d] = remote ? at->capacity_bytes : at->path ? shore__drive_capacity_bytes(f->at.item[d]->path) : 0;
     }
     if (!o->drive_speeds)
         shore__sites_measure(sites, f->ndrives, shore__state_segment_bytes(f->config.plane_bytes), o, speeds);

@@ -1,10 +1,12 @@
 /* Functions of each kind of drive that work on an address. */
+#include <stdlib.h>
 #include <time.h>
 
 #include "base/diag.h"
 #include "drive/drive.h"
 #include "drive/probe/probe.h"
 #include "drive/remote/remote.h"
+#include "near/opencl/device.h"
 
 static int keeps_nothing(const struct shore__address *at, struct shore_diag *diag) {
     return shore__fail(diag, SHORE_EMISSING, "%s keeps nothing after its process has ended", at->text);
@@ -58,6 +60,12 @@ int shore__drive_remove(const struct shore__address *at, const uint64_t fleet_id
 }
 
 int shore__drive_may_be_made(const struct shore__address *at, struct shore_diag *diag) {
+    struct shore__opencl_options options;
+    struct shore__cl_device device;
+    int rc = 0;
+    if (at->kind->id == SHORE__KIND_OPENCL) rc = shore__opencl_parse(getenv(SHORE__OPENCL_VARIABLE), &options, diag);
+    if (!rc && at->kind->id == SHORE__KIND_OPENCL) rc = shore__opencl_device(options.device, 0, &device, diag);
+    if (rc) return rc;
     return at->kind->has_file ? shore__file_may_be_made(at->path, diag) : 0;
 }
 

@@ -43,7 +43,7 @@ static int plan_existing(struct session *s, const struct shore__address *at, str
     struct shore__volume volume;
     char *file = NULL;
     if (!at->kind->keeps) return 0; /* opening reports that nothing is kept */
-    int rc = shore__volume_path(at->text, &file, diag);
+    int rc = shore__volume_path(at->path, &file, diag);
     if (!rc) rc = shore__volume_peek(file, &volume, diag);
     if (rc == -ENOENT) rc = shore__fail(diag, SHORE_EMISSING, "%s is missing there: mount its drive", at->text);
     free(file);

@@ -40,12 +40,12 @@ int shore__serve_path(const struct shore__serve_options *o, const char *path, st
     char shown[300], *asked = NULL, *root = NULL, *real = NULL;
     struct stat st;
     int rc = shore__address_parse(path, out, diag);
-    bool remote = rc == SHORE_EUSAGE || (!rc && (*out)->kind->served);
+    bool remote = rc == SHORE_EUSAGE || (!rc && ((*out)->kind->served || (*out)->kind->id == SHORE__KIND_OPENCL));
     shore__escape(path, strlen(path), shown, sizeof shown);
     if (!remote && (rc || !(*out)->kind->keeps)) return rc;
     free(*out);
     *out = NULL;
-    if (remote) return shore__fail(diag, SHORE_EUSAGE, "%s: a server serves drives of its own host only", shown);
+    if (remote) return shore__fail(diag, SHORE_EUSAGE, "%s: a server serves files and devices of its own host, on which its processor computes", shown);
     if (!o->root && path[0] != '/')
         return shore__fail(diag, SHORE_EUSAGE, "'%s': the path of a drive on another host begins with '/'", shown);
     if (o->root && !(root = realpath(o->root, NULL)))

@@ -67,7 +67,7 @@ static int list(const struct shore__cl *cl, cl_device_id *ids, uint32_t *count, 
             *count += found < room ? found : room;
     }
     if (*count) return 0;
-    return shore__fail(diag, SHORE_EMISSING,
+    return shore__fail(diag, SHORE_EUSAGE,
                        "OpenCL: no platform here has a device; on Debian, pocl-opencl-icd brings one that is this "
                        "processor; OCL_ICD_VENDORS names the file of another (see docs/opencl.md)");
 }

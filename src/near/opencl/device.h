@@ -30,7 +30,7 @@ struct shore__cl_device {
     uint64_t alloc;     /* the largest buffer */
 };
 
-/* Several that fit take turns: number counts the drives. SHORE_EMISSING: no library, no platform; SHORE_EUSAGE: no such
+/* Several that fit take turns: number counts the drives. SHORE_EUSAGE: no library, no platform, no such
  * device, or one that cannot compute as UPDATE does. */
 int shore__opencl_device(const char *wanted, uint32_t number, struct shore__cl_device *out, struct shore_diag *diag);
 

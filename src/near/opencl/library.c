@@ -14,12 +14,12 @@ static int trouble_rc;
 
 #define FIND(name)                                                                                     \
     if (!trouble_rc && !(functions.name = (__typeof__(functions.name))(uintptr_t)dlsym(library, #name))) \
-        trouble_rc = shore__fail(&trouble, SHORE_EMISSING, "OpenCL: " LIBRARY " has no function %s", #name);
+        trouble_rc = shore__fail(&trouble, SHORE_EUSAGE, "OpenCL: " LIBRARY " has no function %s", #name);
 
 static void load(void) {
     void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        trouble_rc = shore__fail(&trouble, SHORE_EMISSING,
+        trouble_rc = shore__fail(&trouble, SHORE_EUSAGE,
                                  "OpenCL: there is no " LIBRARY " here; on Debian, ocl-icd-libopencl1 brings it, and "
                                  "pocl-opencl-icd a device that is this processor");
     SHORE__CL_FUNCTIONS(FIND)

@@ -20,7 +20,7 @@ struct shore__cl {
     SHORE__CL_FUNCTIONS(SHORE__CL_MEMBER)
 };
 
-/* Loads it once. SHORE_EMISSING: it is not there; diag says which package brings it. Threading: any. */
+/* Loads it once. SHORE_EUSAGE: it is not there; diag says which package brings it. Threading: any. */
 int shore__cl_load(const struct shore__cl **out, struct shore_diag *diag);
 
 /* "clFlush: CL_OUT_OF_RESOURCES (-5)" behind what the caller says; returns -EIO. */

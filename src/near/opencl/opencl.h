@@ -21,7 +21,7 @@ struct shore__opencl_config {
     uint32_t chunk_segments, slots;          /* at most; opening lowers them to what the device has memory for */
 };
 
-/* SHORE_EMISSING, SHORE_EUSAGE, -EIO. *out: for close(). */
+/* SHORE_EUSAGE, -EIO. *out: for close(). */
 int shore__opencl_open(struct shore__opencl_config *config, struct shore__engine **out, struct shore_diag *diag);
 
 /* Gives a slot the planes of a chunk, in a row, aligned to pages. *planes: the drive's memory; it becomes other memory

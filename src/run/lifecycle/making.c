@@ -356,7 +356,8 @@ static bool has_volume(const struct shore__run *run, const char *volume) {
     bool has = shore__addresses_have(&run->settings.drives, volume);
     for (size_t i = 0; !has && i < run->settings.drives.count; i++) {
         char *own = NULL;
-        has = shore__volume_path(run->settings.drives.text[i], &own, NULL) == 0 && strcmp(own, volume) == 0;
+        has = shore__volume_path(run->settings.drives.item[i]->path, &own, NULL) == 0 &&
+              strcmp(own, shore__address_file(volume)) == 0;
         free(own);
     }
     return has;

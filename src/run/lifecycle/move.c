@@ -160,7 +160,7 @@ static int place_new(const struct shore__run *run, const struct shore__addresses
 static int check_twice(const struct shore__addresses *drives, const struct shore__addresses *volumes, size_t i,
                        struct shore_diag *diag) {
     for (size_t k = 0; k < i; k++)
-        if (shore__same_path(volumes->text[k], volumes->text[i]))
+        if (shore__same_path(shore__address_file(volumes->text[k]), shore__address_file(volumes->text[i])))
             return shore__fail(diag, SHORE_EUSAGE, "the drive %s would be in the run twice",
                                shore__shown(drives->text[i]).text);
     return 0;

@@ -32,9 +32,9 @@ static int place_named(const struct shore__run *run, const struct shore__move *m
     if (rc == 0 && !(place = shore__drive_moved(run, run->settings.drives.text[move->drive], named)))
         rc = shore__fail(diag, -ENOMEM, "out of memory");
     char *volume = NULL; /* for a directory, the file in it */
-    if (rc == 0 && place->kind->has_file && is_missing(place->text) && is_missing(name))
+    if (rc == 0 && place->kind->has_file && is_missing(place->path) && is_missing(named->path))
         rc = shore__fail(diag, SHORE_EMISSING, "drive %s: %s does not exist", shown, name);
-    else if (rc == 0 && place->kind->has_file && shore__volume_path(place->text, &volume, NULL) == 0 &&
+    else if (rc == 0 && place->kind->has_file && shore__volume_path(place->path, &volume, NULL) == 0 &&
              is_missing(volume))
         rc =
             shore__fail(diag, SHORE_EMISSING, "drive %s: there is no volume in %s: %s is missing", shown, name, volume);

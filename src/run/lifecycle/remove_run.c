@@ -59,7 +59,7 @@ static int hold(const struct shore__address *drive, const uint64_t fleet_id[2], 
     *held = (struct held){.fd = -1};
     if (!drive->kind->keeps) return 0;
     if (drive->kind->served) return hold_elsewhere(drive, fleet_id, whose, held, note, ctx, diag);
-    int rc = shore__volume_path(drive->text, &path, &why);
+    int rc = shore__volume_path(drive->path, &path, &why);
     if (rc == 0 && stat(path, &st) < 0) rc = shore__fail_errno(&why, path, "cannot be examined");
     const bool gone = rc == -ENOENT || rc == -ENOTDIR;
     if (rc == 0 && access(path, R_OK) < 0) rc = shore__fail_errno(&why, path, "cannot be read");
@@ -107,7 +107,7 @@ static int remove_held(struct held *held, const uint64_t fleet_id[2], enum whose
     char *path = NULL;
     let_go(held);
     int rc = shore__drive_remove(it.at, fleet_id, SHORE__ANY_GENERATION, whose == OF_MAKING, &why);
-    if (!it.at->kind->served) shore__volume_path(it.at->text, &path, NULL);
+    if (!it.at->kind->served) shore__volume_path(it.at->path, &path, NULL);
     if (rc == 0) shore__note(note, ctx, it.is_device ? "wiped %s" : "removed %s", path ? path : it.at->text);
     if (rc == SHORE_EMISMATCH) shore__note(note, ctx, "left alone: %s", why.text);
     free(path);

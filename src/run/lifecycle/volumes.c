@@ -88,7 +88,7 @@ static size_t given_length(const char *path, uint64_t generation) {
 
 char *shore__drive_name(const char *recorded, uint64_t generation) {
     struct stat st;
-    if (stat(recorded, &st) == 0 && S_ISDIR(st.st_mode)) return strdup(recorded); /* the user's name, whatever it is */
+    if (stat(shore__address_file(recorded), &st) == 0 && S_ISDIR(st.st_mode)) return strdup(recorded); /* the user's name, whatever it is */
     size_t n = given_length(recorded, generation);
     return strndup(recorded, is_in_directory(recorded, n) ? before_name(recorded, n) : n);
 }
@@ -133,7 +133,7 @@ int shore__spot_of(const struct shore__address *drive, struct shore__spot *out, 
     struct stat st;
     *out = (struct shore__spot){0};
     /* here, without the look at the lock, which takes a while if somebody has it */
-    int rc = drive->kind->has_file ? shore__volume_path(drive->text, &probe.path, diag)
+    int rc = drive->kind->has_file ? shore__volume_path(drive->path, &probe.path, diag)
                                    : shore__drive_probe(drive, &probe, diag);
     if (rc == 0 && drive->kind->has_file) rc = shore__drive_examine(probe.path, &st, &probe.exists, diag);
     if (rc == 0) {
@@ -161,7 +161,7 @@ static bool is_at(const struct shore__address *at) {
 /* Whether something has that name. A server that cannot be asked says so itself when the volume is made. */
 static bool is_taken(const struct shore__address *at) {
     struct stat st;
-    return at->kind->served ? is_at(at) : lstat(at->text, &st) == 0;
+    return at->kind->served ? is_at(at) : lstat(at->path, &st) == 0;
 }
 
 struct shore__address *shore__volume_next(const struct shore__address *volume, uint64_t generation) {
@@ -240,11 +240,11 @@ int shore__volume_owner(const struct shore__address *drive, bool to_make, const 
     *owner = SHORE__BEGUN;
     if (!drive->kind->served) {
         char *path;
-        int rc = shore__volume_path(drive->text, &path, diag);
+        int rc = shore__volume_path(drive->path, &path, diag);
         if (rc < 0) return rc;
         rc = shore__drive_examine(path, &st, exists, diag);
         if (*exists) *owner = owner_of(path, fleet_id, NULL);
-        if (rc == 0 && volume) rc = shore__address_parse(path, volume, diag);
+        if (rc == 0 && volume && !(*volume = shore__address_beside(drive, path))) rc = shore__out_of_memory(diag);
         free(path);
         return rc;
     }
