@@ -11,7 +11,7 @@
 #include "drive/remote/remote.h"
 #include "drive/remote/transport.h"
 #include "files/json.h"
-#include "near/opencl/device.h"
+#include "near/opencl/opencl_device.h"
 #include "run/settings.h"
 
 const struct shore__option shore__remote_options[SHORE__REMOTE_OPTIONS] = {
@@ -101,8 +101,7 @@ static const char *flag_of(const struct shore__command_line *line, const char *w
 
 static int check_remote(int i, const char *text, struct shore_diag *diag) {
     struct shore__opencl_options options;
-    if (strcmp(remote_variables[i], SHORE__OPENCL_VARIABLE) == 0)
-        return shore__opencl_parse(text, &options, diag);
+    if (strcmp(remote_variables[i], SHORE__OPENCL_VARIABLE) == 0) return shore__opencl_parse(text, &options, diag);
     return set_option(&shore__remote_options[i], text, NULL, NULL, diag);
 }
 

@@ -22,13 +22,12 @@ const struct shore__kind *shore__kind_of(const char *text) {
                                     ssh = {SHORE__KIND_SSH, .keeps = true, .served = true, .away = true},
                                     local = {SHORE__KIND_UNIX, .keeps = true, .served = true, .away = true,
                                              .here = true};
-    return strcmp(text, "ram:") == 0                   ? &ram
-           : strcmp(text, "null:") == 0                ? &null
-           : strncmp(text, SSH, sizeof SSH - 1) == 0   ? &ssh
-           : strncmp(text, UNIX, sizeof UNIX - 1) == 0 ? &local
-           : strncmp(text, OPENCL, sizeof OPENCL - 1) == 0
-               ? &opencl
-               : &file;
+    return strcmp(text, "ram:") == 0                       ? &ram
+           : strcmp(text, "null:") == 0                    ? &null
+           : strncmp(text, SSH, sizeof SSH - 1) == 0       ? &ssh
+           : strncmp(text, UNIX, sizeof UNIX - 1) == 0     ? &local
+           : strncmp(text, OPENCL, sizeof OPENCL - 1) == 0 ? &opencl
+                                                           : &file;
 }
 
 const char *shore__address_file(const char *text) {
@@ -129,7 +128,8 @@ int shore__address_parse(const char *text, struct shore__address **out, struct s
     shore__escape(text, bytes - 1, shown, sizeof shown);
     int rc = 0;
     if (a->kind->id == SHORE__KIND_OPENCL && !*a->path)
-        rc = shore__fail(diag, SHORE_EUSAGE, "%s: where is its storage? opencl:PATH names a directory or a file", shown);
+        rc =
+            shore__fail(diag, SHORE_EUSAGE, "%s: where is its storage? opencl:PATH names a directory or a file", shown);
     else if (a->kind->served && !is_printable(text))
         rc = shore__fail(diag, SHORE_EUSAGE, "%s: the path has control characters", shown);
     else if (a->kind->served)

@@ -30,8 +30,7 @@ static const char *host_name(const struct shore__engine *engine) {
     return NULL;
 }
 
-static void host_close(struct shore__engine *engine) {
-}
+static void host_close(struct shore__engine *engine) {}
 
 void shore__engine_host(struct shore__engine *engine) {
     static const struct shore__engine_ops ops = {host_submit, host_reap, host_name, host_close};

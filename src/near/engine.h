@@ -1,6 +1,6 @@
-/* What computes UPDATE for a drive: a thread of this host, or a device (opencl/engine.h). A drive submits a chunk as one
- * job, and reaps it when its planes and parameters are there. Jobs that compute at once are in no order.
- * Threading: all functions of an engine are called by one thread. */
+/* What computes UPDATE for a drive: a thread of this host, or a device (opencl/opencl.h). A drive submits a chunk as
+ * one job, and reaps it when its planes and parameters are there. Jobs that compute at once are in no order. Threading:
+ * all functions of an engine are called by one thread. */
 #ifndef SHORE_NEAR_ENGINE_H
 #define SHORE_NEAR_ENGINE_H
 

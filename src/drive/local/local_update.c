@@ -1,140 +1,12 @@
 /* The update lane of a local drive: streams chunks through a ring of fixed buffers. While one chunk is computed, later
  * ones are read and earlier ones written, across the boundaries of requests. */
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/diag.h"
 #include "base/units.h"
-#include "drive/local/local.h"
+#include "drive/local/local_chunks.h"
 #include "drive/local/on_device.h"
-#include "near/opencl/opencl.h"
-#include "storage/room.h"
-
-enum chunk_state { CHUNK_FREE, CHUNK_READING, CHUNK_READY, CHUNK_SUBMITTED, CHUNK_COMPUTED, CHUNK_WRITING };
-
-struct chunk {
-    struct shore__local *l;
-    enum chunk_state state;
-    struct shore__local_job *job;
-    uint64_t number; /* in starting order */
-    uint32_t segment, local, count;
-    struct shore__stored stored;
-    unsigned char *gradient; /* spilled, or for a device */
-    struct shore__engine_job work;
-    uint64_t begun_ns; /* computing */
-    struct shore__io_op *op;
-    unsigned pending;
-    bool failed;
-};
-
-struct shore__pipeline {
-    struct shore__local *l;
-    struct shore__local_job *current; /* not all of its chunks have started */
-    uint64_t started;
-    unsigned busy, computing; /* chunks that are not free; that the engine has */
-    uint64_t computed_ns;     /* when the last chunk was computed */
-    uint32_t nchunks;
-    bool on_device;
-    struct chunk chunk[];
-};
-
-/* The most operations of a chunk. A plane of a chunk is one extent, except for 8-bit moments, where each segment ends
- * in unused bytes. One more for a spilled gradient, or for a pause. */
-unsigned shore__local_chunk_ops(const struct shore__drive_config *config) {
-    unsigned moments = config->moments == SHORE_MOMENTS_FP32 ? 0 : 2 * (config->chunk_segments - 1);
-    return SHORE_PLANE_COUNT + 1 + moments;
-}
-
-/* When a gate lets such work for the chunk end; 0: no gate. */
-static uint64_t gate_ns(const struct shore__local *l, const struct chunk *c, enum shore_lane lane, uint64_t amount) {
-    struct shore__gate *gate = l->front.drive.gate;
-    return gate && shore__front_is_of_attempt(&l->front, c->job)
-               ? gate->over_ns(gate, lane, l->volume.desc.drive, amount)
-               : 0;
-}
-
-static void submit_op(struct shore__pipeline *p, struct chunk *c, struct shore__io_op what) {
-    struct shore__io_op *op = &c->op[c->pending];
-    assert(c->pending < shore__local_chunk_ops(&p->l->front.config));
-    *op = what;
-    op->user = c;
-    op->begun_ns = shore__recorder_clock(p->l->front.drive.recorder);
-    int rc = shore__io_submit(p->l->update_io, op);
-    if (rc) {
-        op->rc = rc;
-        shore__local_io_failed(p->l, c->job, op);
-        c->failed = true;
-    } else {
-        c->pending++;
-    }
-}
-
-static void move(struct shore__pipeline *p, struct chunk *c, enum shore__io_kind kind, void *buffer, uint64_t offset,
-                 size_t bytes) {
-    enum shore_lane lane = kind == SHORE__IO_WRITE ? SHORE_LANE_DRIVE_WRITE : SHORE_LANE_DRIVE_READ;
-    submit_op(p, c,
-              (struct shore__io_op){.kind = kind,
-                                    .buffer = buffer,
-                                    .offset = offset,
-                                    .bytes = (uint32_t)bytes,
-                                    .not_before_ns = gate_ns(p->l, c, lane, bytes)});
-}
-
-/* Amount of a lane's work in the chunk, other than moving state: bytes on the host link, or elements. */
-static uint64_t amount_of(const struct shore__local *l, const struct chunk *c, enum shore_lane lane) {
-    if (c->job->kind == SHORE__LOCAL_STORE)
-        return lane == SHORE_LANE_LINK_IN ? c->count * shore__state_segment_bytes(l->front.config.plane_bytes) : 0;
-    if (lane == SHORE_LANE_DRIVE_UPDATE) return (uint64_t)c->count * SHORE_SEGMENT_ELEMS;
-    struct shore_update part = shore__update_part(&l->front.config, &c->job->update, c->segment, c->count);
-    return lane == SHORE_LANE_LINK_IN ? shore__update_bytes_in(&l->front.config, &part)
-                                      : shore__update_bytes_out(&l->front.config, &part);
-}
-
-/* Holds the chunk until a gate lets such work end, in parallel with its I/O. */
-static void hold(struct shore__pipeline *p, struct chunk *c, enum shore_lane lane) {
-    if (!p->l->front.drive.gate || !shore__front_is_of_attempt(&p->l->front, c->job)) return;
-    uint64_t amount = amount_of(p->l, c, lane);
-    if (!amount) return;
-    uint64_t over_ns = gate_ns(p->l, c, lane, amount);
-    if (lane != SHORE_LANE_DRIVE_UPDATE) shore__local_crossed(p->l, lane, over_ns, amount);
-    submit_op(p, c, (struct shore__io_op){.kind = SHORE__IO_PAUSE, .not_before_ns = over_ns});
-}
-
-/* Whether a plane is read. An update receives the new residual, so it does not read the old one. */
-static bool is_read(const struct shore__local_job *job, enum shore_plane plane) {
-    return job->kind != SHORE__LOCAL_UPDATE || plane != SHORE_PLANE_R;
-}
-
-/* Submits the used extents of a plane. Returns the bytes. */
-static uint64_t submit_plane(struct shore__pipeline *p, struct chunk *c, enum shore__io_kind kind, unsigned slot,
-                             enum shore_plane plane) {
-    const struct shore__drive_config *config = &p->l->front.config;
-    size_t each = config->plane_bytes[plane];
-    uint64_t total = 0;
-    for (uint32_t i = 0; each && i < c->count;) {
-        unsigned char *first = c->stored.plane[plane] + i * each;
-        uint64_t offset = shore__volume_plane_offset(&p->l->volume, slot, plane, c->local + i);
-        size_t bytes = 0, stored = each;
-        for (; stored == each && i < c->count; i++) {
-            stored = shore__stored_bytes(config, c->job->block, c->segment + i, plane);
-            if (kind == SHORE__IO_READ) shore__stored_end(config, c->job->block, c->segment + i, plane, first + bytes);
-            bytes += stored;
-        }
-        if (kind == SHORE__IO_WRITE && shore__room_leave_out(&p->l->volume, c->job->block, first, offset, bytes))
-            continue;
-        move(p, c, kind, first, offset, bytes);
-        total += bytes;
-    }
-    return total;
-}
-
-static uint64_t submit_planes(struct shore__pipeline *p, struct chunk *c, enum shore__io_kind kind, unsigned slot) {
-    uint64_t total = 0;
-    for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++)
-        if (kind != SHORE__IO_READ || is_read(c->job, plane)) total += submit_plane(p, c, kind, slot, plane);
-    return total;
-}
 
 /* Whether all chunks of a job have started and ended. */
 static bool is_over(const struct shore__local_job *job) {
@@ -158,16 +30,16 @@ static void start_reads(struct shore__pipeline *p, struct chunk *c) {
     struct shore__local_job *job = c->job;
     c->state = CHUNK_READING;
     if (job->kind == SHORE__LOCAL_UPDATE || job->kind == SHORE__LOCAL_VERIFY) {
-        uint64_t bytes = submit_planes(p, c, SHORE__IO_READ, job->slot);
+        uint64_t bytes = shore__chunk_planes(p, c, SHORE__IO_READ, job->slot);
         *(job->kind == SHORE__LOCAL_VERIFY ? &l->front.read_fetch : &l->front.read_state) += bytes;
     }
     if (job->kind == SHORE__LOCAL_UPDATE && shore__update_is_spilled(&job->update)) {
         size_t each = shore__gradient_segment_bytes(job->update.form);
-        move(p, c, SHORE__IO_READ, c->gradient, shore__volume_spill_offset(&l->volume, c->local, each),
-             c->count * each);
+        shore__chunk_move(p, c, SHORE__IO_READ, c->gradient, shore__volume_spill_offset(&l->volume, c->local, each),
+                          c->count * each);
         l->front.read_spill += c->count * each;
     }
-    hold(p, c, SHORE_LANE_LINK_IN);
+    shore__chunk_hold(p, c, SHORE_LANE_LINK_IN);
     if (c->pending == 0) c->state = CHUNK_READY;
 }
 
@@ -279,7 +151,7 @@ static int check_leaves(struct shore__pipeline *p, struct chunk *c) {
     const struct shore__volume *volume = &p->l->volume;
     for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
         size_t bytes = p->l->front.config.plane_bytes[plane];
-        if (!bytes || !is_read(c->job, plane)) continue;
+        if (!bytes || !shore__chunk_reads(c->job, plane)) continue;
         for (uint32_t i = 0; i < c->count; i++) {
             int rc = shore__volume_check(volume, c->job->slot, c->job->block, c->segment + i, plane,
                                          c->stored.plane[plane] + i * bytes, &c->job->diag);
@@ -303,11 +175,6 @@ static void make_leaves(struct shore__pipeline *p, struct chunk *c, unsigned slo
     }
 }
 
-static int update_here(struct shore__engine_job *work) {
-    const struct chunk *c = work->user;
-    return shore__chunk_update(&c->l->front.config, &work->update, &c->stored, &c->stored, &work->diag);
-}
-
 /* Lets the engine begin. */
 static int submit_update(struct shore__pipeline *p, struct chunk *c) {
     struct shore__local_job *job = c->job;
@@ -320,8 +187,7 @@ static int submit_update(struct shore__pipeline *p, struct chunk *c) {
     c->work.update = shore__update_part(&p->l->front.config, &job->update, c->segment, c->count);
     if (spilled) c->work.update.gradient = c->gradient;
     c->work.diag.text[0] = '\0';
-    if (p->on_device)
-        rc = shore__on_device_prepare(&p->l->front.config, &c->work, &c->stored, c->gradient);
+    if (p->on_device) rc = shore__on_device_prepare(&p->l->front.config, &c->work, &c->stored, c->gradient);
     if (rc) {
         job->diag = c->work.diag;
         return rc;
@@ -375,8 +241,8 @@ static void start_writes(struct shore__pipeline *p, struct chunk *c) {
     struct shore__local_job *job = c->job;
     c->state = CHUNK_WRITING;
     l->front.write_state +=
-        submit_planes(p, c, SHORE__IO_WRITE, job->kind == SHORE__LOCAL_INIT ? job->slot : 1 - job->slot);
-    hold(p, c, SHORE_LANE_LINK_OUT);
+        shore__chunk_planes(p, c, SHORE__IO_WRITE, job->kind == SHORE__LOCAL_INIT ? job->slot : 1 - job->slot);
+    shore__chunk_hold(p, c, SHORE_LANE_LINK_OUT);
     if (c->pending == 0) release_chunk(p, c);
 }
 
@@ -396,7 +262,7 @@ static void computed(struct shore__pipeline *p, struct chunk *c, int rc) {
         return;
     }
     c->state = CHUNK_COMPUTED;
-    hold(p, c, SHORE_LANE_DRIVE_UPDATE);
+    shore__chunk_hold(p, c, SHORE_LANE_DRIVE_UPDATE);
     if (c->pending && c->op[0].not_before_ns > now) now = c->op[0].not_before_ns;
     shore__recorder_worked(l->front.drive.recorder, SHORE_LANE_DRIVE_UPDATE, l->volume.desc.drive, c->begun_ns, now, 0);
     if (c->pending == 0) start_writes(p, c);
@@ -473,51 +339,6 @@ static void reap(struct shore__pipeline *p, unsigned min) {
             release_chunk(p, c);
         }
     }
-}
-
-struct shore__pipeline *shore__pipeline_new(struct shore__local *l) {
-    size_t nops = shore__local_chunk_ops(&l->front.config);
-    size_t chunk_bytes = sizeof(struct chunk) + nops * sizeof(struct shore__io_op);
-    struct shore__pipeline *p = calloc(1, sizeof *p + l->front.config.ring_buffers * chunk_bytes);
-    if (!p) return NULL;
-    p->l = l;
-    p->nchunks = l->front.config.ring_buffers;
-    p->on_device = l->engine != &l->host;
-    struct shore__io_op *ops = (struct shore__io_op *)(void *)&p->chunk[p->nchunks];
-    unsigned char *at = l->ring;
-    for (uint32_t i = 0; i < p->nchunks; i++) {
-        for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
-            p->chunk[i].stored.plane[plane] = at;
-            at += (size_t)l->front.config.chunk_segments * l->front.config.plane_bytes[plane];
-        }
-        p->chunk[i].l = l;
-        p->chunk[i].work.here = update_here;
-        p->chunk[i].work.user = &p->chunk[i];
-        p->chunk[i].op = ops + i * nops;
-        p->chunk[i].work.slot = i;
-        p->chunk[i].gradient = at;
-        if (p->on_device) {
-            shore__on_device_lay_out(&p->chunk[i].work, at, l->front.config.chunk_segments);
-            at += (size_t)l->front.config.chunk_segments * shore__on_device_segment_bytes();
-        } else if (l->front.spilled) {
-            at += (size_t)l->front.config.chunk_segments * SHORE_SEGMENT_ELEMS * 4;
-        }
-    }
-    return p;
-}
-
-int shore__pipeline_attach(struct shore__pipeline *p, struct shore_diag *diag) {
-    int rc = 0;
-    for (uint32_t i = 0; p->on_device && !rc && i < p->nchunks; i++) {
-        struct chunk *c = &p->chunk[i];
-        unsigned char *planes = c->stored.plane[0];
-        rc = shore__opencl_attach(p->l->engine, i, &planes, diag);
-        for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
-            c->work.plane[plane] = c->stored.plane[plane] = planes;
-            planes += (size_t)p->l->front.config.chunk_segments * p->l->front.config.plane_bytes[plane];
-        }
-    }
-    return rc || !p->on_device ? rc : shore__on_device_check(p->l, &p->chunk[0].work, diag);
 }
 
 void *shore__local_update_lane(void *ctx) {

@@ -93,7 +93,7 @@ static int put_together(struct shore_update *u, float *to, struct shore_diag *di
 }
 
 int shore__on_device_prepare(const struct shore__drive_config *config, struct shore__engine_job *job,
-                          const struct shore__stored *stored, unsigned char *gradient) {
+                             const struct shore__stored *stored, unsigned char *gradient) {
     struct shore_update *u = &job->update;
     const struct shore_layout_block *block = &config->layout->blocks[u->block];
     const enum shore_plane which = config->plane_bytes[SHORE_PLANE_M] ? SHORE_PLANE_M : SHORE_PLANE_V;

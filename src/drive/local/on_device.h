@@ -18,7 +18,7 @@ int shore__on_device_check(struct shore__local *l, struct shore__engine_job *job
 
 /* Says where the elements lie, and puts a gathered gradient into the room that starts at gradient. */
 int shore__on_device_prepare(const struct shore__drive_config *config, struct shore__engine_job *job,
-                          const struct shore__stored *stored, unsigned char *gradient);
+                             const struct shore__stored *stored, unsigned char *gradient);
 
 /* Names the tensor whose new value is not finite. */
 void shore__on_device_explain(const struct shore__drive_config *config, struct shore__engine_job *job);

@@ -6,7 +6,7 @@
 #include "drive/drive.h"
 #include "drive/probe/probe.h"
 #include "drive/remote/remote.h"
-#include "near/opencl/device.h"
+#include "near/opencl/opencl_device.h"
 
 static int keeps_nothing(const struct shore__address *at, struct shore_diag *diag) {
     return shore__fail(diag, SHORE_EMISSING, "%s keeps nothing after its process has ended", at->text);

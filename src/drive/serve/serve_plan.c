@@ -45,7 +45,10 @@ int shore__serve_path(const struct shore__serve_options *o, const char *path, st
     if (!remote && (rc || !(*out)->kind->keeps)) return rc;
     free(*out);
     *out = NULL;
-    if (remote) return shore__fail(diag, SHORE_EUSAGE, "%s: a server serves files and devices of its own host, on which its processor computes", shown);
+    if (remote)
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "%s: a server serves files and devices of its own host, on which its processor computes",
+                           shown);
     if (!o->root && path[0] != '/')
         return shore__fail(diag, SHORE_EUSAGE, "'%s': the path of a drive on another host begins with '/'", shown);
     if (o->root && !(root = realpath(o->root, NULL)))

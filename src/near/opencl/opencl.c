@@ -8,7 +8,7 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "near/moments.h"
-#include "near/opencl/program.h"
+#include "near/opencl/opencl_program.h"
 #include "near/rule.h"
 #include "number/sparse.h"
 
@@ -72,9 +72,8 @@ static cl_mem lend(struct opencl *o, struct slot *s, unsigned way, const void *h
     void *data = (void *)(uintptr_t)host;
     cl_mem_flags flags = way == IN ? CL_MEM_READ_ONLY : way == OUT ? CL_MEM_WRITE_ONLY : CL_MEM_READ_WRITE;
     if (s->failed) return NULL;
-    cl_mem mem = o->device.unified
-                     ? o->cl->clCreateBuffer(o->context, flags | CL_MEM_USE_HOST_PTR, bytes, data, &code)
-                     : o->cl->clCreateBuffer(o->context, flags, bytes, NULL, &code);
+    cl_mem mem = o->device.unified ? o->cl->clCreateBuffer(o->context, flags | CL_MEM_USE_HOST_PTR, bytes, data, &code)
+                                   : o->cl->clCreateBuffer(o->context, flags, bytes, NULL, &code);
     if (!went_well(s, "clCreateBuffer", code)) return NULL;
     s->held[s->nheld].mapped = NULL;
     s->held[s->nheld++].mem = mem;
@@ -339,12 +338,12 @@ static int fit(struct opencl *o, const struct shore__opencl_options *given, stru
         memory = SHORE__OPENCL_MEMORY;
     while (c->slots > 2 && c->slots * slot_bytes(c, c->chunk_segments) > memory)
         c->slots--;
-    while (c->chunk_segments > 1 && (c->slots * slot_bytes(c, c->chunk_segments) > memory ||
-                                     slot_bytes(c, c->chunk_segments) > o->device.alloc))
+    while (c->chunk_segments > 1 &&
+           (c->slots * slot_bytes(c, c->chunk_segments) > memory || slot_bytes(c, c->chunk_segments) > o->device.alloc))
         c->chunk_segments--;
     if (c->slots * slot_bytes(c, c->chunk_segments) <= memory) return 0;
-    return shore__fail(diag, SHORE_EUSAGE, "%s: %s of memory on the OpenCL device %s are too little: it takes %s", c->drive,
-                       shore__format_size(memory).text, o->device.name,
+    return shore__fail(diag, SHORE_EUSAGE, "%s: %s of memory on the OpenCL device %s are too little: it takes %s",
+                       c->drive, shore__format_size(memory).text, o->device.name,
                        shore__format_size_up(c->slots * slot_bytes(c, 1)).text);
 }
 

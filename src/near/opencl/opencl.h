@@ -1,13 +1,13 @@
 /* UPDATE on an OpenCL 1.2 device: the engine of a drive opencl:PATH.
  *
- * A job is queued: what it takes is written to the device or lent to it, a kernel runs, and what it makes comes back, the
- * parameters first. Each slot has a queue of its own, so that one chunk moves while another is computed. A device that
- * works on the host's memory works on the drive's buffers in place. */
+ * A job is queued: what it takes is written to the device or lent to it, a kernel runs, and what it makes comes back,
+ * the parameters first. Each slot has a queue of its own, so that one chunk moves while another is computed. A device
+ * that works on the host's memory works on the drive's buffers in place. */
 #ifndef SHORE_NEAR_OPENCL_OPENCL_H
 #define SHORE_NEAR_OPENCL_OPENCL_H
 
 #include "near/engine.h"
-#include "near/opencl/device.h"
+#include "near/opencl/opencl_device.h"
 
 #define SHORE__OPENCL_MEMORY (UINT64_C(4) << 30) /* taken at most, unless more is given */
 

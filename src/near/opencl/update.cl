@@ -1,5 +1,5 @@
 /* UPDATE on a device, as near/update_scalar.c and near/moments_scalar.c specify it: the same bits. A work-group updates a
- * block of 256 elements, each item one of them. The host defines (program.c):
+ * block of 256 elements, each item one of them. The host defines (opencl_program.c):
  *     OPTIMIZER   0 AdamW, 1 Adam, 2 SGD, 3 AdaGrad          WITH_M, WITH_V   which moments are stored
  *     CODED       moments may be 8-bit codes                 EXACT            divides and takes roots in whole numbers */
 #pragma OPENCL FP_CONTRACT OFF
@@ -11,7 +11,7 @@
 #define NONFINITE_MASTER 0x7F7F8000u
 #define CODED_BIT 0x80000000u
 
-struct rule { /* of a parameter group: opencl_rule in engine.c */
+struct rule { /* of a parameter group: opencl_rule in opencl.c */
     float coefficient, lr, eps, weight_decay, decay, momentum, m_weight, beta2, one_minus_beta2, step_size;
     float inv_sqrt_bias2;
     uint from_gradient, decays_gradient, first_step, frozen, with_momentum;

@@ -65,7 +65,8 @@ uint64_t shore__making_room(const char *run_path, const struct shore__addresses 
     struct shore__journal journal = {0};
     bool known = drives->count > 0;
     for (size_t i = 0; known && i < drives->count; i++)
-        known = drives->item[i]->kind->keeps && !drives->item[i]->kind->served && add_free(&room, drives->item[i]->path);
+        known =
+            drives->item[i]->kind->keeps && !drives->item[i]->kind->served && add_free(&room, drives->item[i]->path);
     if (!known) return UINT64_MAX;
     struct shore__run *old = run_path ? shore__run_before(run_path) : NULL;
     if (run_path) shore__journal_read(run_path, SHORE__MAKING, NULL, &journal, NULL);

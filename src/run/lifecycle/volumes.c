@@ -88,7 +88,8 @@ static size_t given_length(const char *path, uint64_t generation) {
 
 char *shore__drive_name(const char *recorded, uint64_t generation) {
     struct stat st;
-    if (stat(shore__address_file(recorded), &st) == 0 && S_ISDIR(st.st_mode)) return strdup(recorded); /* the user's name, whatever it is */
+    if (stat(shore__address_file(recorded), &st) == 0 && S_ISDIR(st.st_mode))
+        return strdup(recorded); /* the user's name, whatever it is */
     size_t n = given_length(recorded, generation);
     return strndup(recorded, is_in_directory(recorded, n) ? before_name(recorded, n) : n);
 }

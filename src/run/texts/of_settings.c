@@ -212,7 +212,8 @@ int shore__settings_spare_inputs(const struct shore__settings *s, const char *ou
     for (size_t i = 0; i < s->drives.count; i++) {
         const char *drive = s->drives.text[i];
         /* in a directory, the volume has a name of its own */
-        bool file = s->drives.item[i]->kind->has_file && stat(s->drives.item[i]->path, &st) == 0 && !S_ISDIR(st.st_mode);
+        bool file =
+            s->drives.item[i]->kind->has_file && stat(s->drives.item[i]->path, &st) == 0 && !S_ISDIR(st.st_mode);
         const char *flag = file ? read_as(s, &st, &input) : NULL;
         if (flag)
             return shore__fail(diag, SHORE_EUSAGE, "the drive %s is what %s %s reads: name another path", drive, flag,

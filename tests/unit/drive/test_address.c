@@ -24,6 +24,8 @@ static const struct {
     {"unix:/run/s", "/run/s", NULL, "", NULL},
     {"unix:s:a/b", "s", NULL, "a/b", NULL},
     {"ram:", NULL, NULL, "", NULL},
+    {"opencl:/mnt/a b", NULL, NULL, "/mnt/a b", NULL},
+    {"opencl:", NULL, NULL, NULL, "where is its storage?"},
     {"/mnt/a\n", NULL, NULL, "/mnt/a\n", NULL}, /* files may be called so */
     {"ssh:far/x", NULL, NULL, NULL, "is ssh://[user@]host[:port]/abs/path"},
     {"ssh://far", NULL, NULL, NULL, "is ssh://[user@]host[:port]/abs/path"},
@@ -81,6 +83,7 @@ static void kinds(void **state) {
         enum shore__kind_id id;
         bool keeps, has_file, served, here;
     } rows[] = {
+        {"opencl:/x", SHORE__KIND_OPENCL, true, true, false, true},
         {"ram:", SHORE__KIND_RAM, false, false, false, true},
         {"null:", SHORE__KIND_NULL, false, false, false, true},
         {"ram", SHORE__KIND_FILE, true, true, false, true},

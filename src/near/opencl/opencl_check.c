@@ -29,8 +29,9 @@ struct check {
 
 /* A number of any size, or one near 1, or a special one. */
 static float hard(uint64_t bits) {
-    static const uint32_t special[] = {0, 0x80000000u, 1, 0x80000001u, 0x7FFFFF, 0x800000, 0x7F7FFFFF, 0x7F800000,
-                                       0xFF800000u, 0x7FC00000, 0x7F7F8000, 0x3F800000, 0x3F7FFFFF, 0x33D6BF95};
+    static const uint32_t special[] = {0,          0x80000000u, 1,          0x80000001u, 0x7FFFFF,
+                                       0x800000,   0x7F7FFFFF,  0x7F800000, 0xFF800000u, 0x7FC00000,
+                                       0x7F7F8000, 0x3F800000,  0x3F7FFFFF, 0x33D6BF95};
     uint32_t u = (uint32_t)bits, kind = (uint32_t)(bits >> 32) % 64;
     if (kind == 0) return shore__bits_f32(special[(bits >> 40) % (sizeof special / sizeof *special)]);
     if (kind < 32) u = (u & 0x807FFFFFu) | (uint32_t)(96 + (bits >> 40) % 40) << 23;
@@ -182,7 +183,8 @@ static int check_round(struct shore__engine *engine, struct check *c, uint32_t r
 }
 
 int shore__engine_check(struct shore__engine *engine, const struct shore__opencl_config *config, unsigned char *planes,
-                        struct shore__engine_block *blocks, uint32_t *starts, uint32_t rounds, struct shore_diag *diag) {
+                        struct shore__engine_block *blocks, uint32_t *starts, uint32_t rounds,
+                        struct shore_diag *diag) {
     size_t room = 0, at = 0;
     for (int p = 0; p < SHORE_PLANE_COUNT; p++)
         room += config->plane_bytes[p];

@@ -1,8 +1,8 @@
 /* The kernels of a device: compiled once, and kept. */
-#ifndef SHORE_NEAR_OPENCL_PROGRAM_H
-#define SHORE_NEAR_OPENCL_PROGRAM_H
+#ifndef SHORE_NEAR_OPENCL_OPENCL_PROGRAM_H
+#define SHORE_NEAR_OPENCL_OPENCL_PROGRAM_H
 
-#include "near/opencl/device.h"
+#include "near/opencl/opencl_device.h"
 
 struct shore__cl_program {
     cl_program program;
@@ -12,7 +12,8 @@ struct shore__cl_program {
     char file[1024]; /* of the cache; "": there is none */
 };
 
-/* macros: "-DNAME=..."; binary: "" or a file with a program for the device. -EIO, SHORE_EUSAGE (a binary for another). */
+/* macros: "-DNAME=..."; binary: "" or a file with a program for the device. -EIO, SHORE_EUSAGE (a binary for another).
+ */
 int shore__cl_program_open(const struct shore__cl_device *device, cl_context context, const char *macros,
                            const char *binary, struct shore__cl_program *out, struct shore_diag *diag);
 

@@ -1,11 +1,11 @@
 /* Which OpenCL device a drive computes on. */
-#ifndef SHORE_NEAR_OPENCL_DEVICE_H
-#define SHORE_NEAR_OPENCL_DEVICE_H
+#ifndef SHORE_NEAR_OPENCL_OPENCL_DEVICE_H
+#define SHORE_NEAR_OPENCL_OPENCL_DEVICE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "near/opencl/library.h"
+#include "near/opencl/opencl_library.h"
 
 #define SHORE__OPENCL_VARIABLE "LONGSHORE_OPENCL"
 
@@ -22,12 +22,12 @@ struct shore__cl_device {
     const struct shore__cl *cl;
     cl_device_id id;
     char name[128];
-    char version[320];  /* of device, driver and platform */
-    bool unified;       /* it works on memory of the host */
-    bool exact;         /* it divides and takes roots as IEEE 754 says, if asked */
-    bool p2p;           /* Xilinx: drives write into its memory */
-    uint64_t memory;    /* that it has */
-    uint64_t alloc;     /* the largest buffer */
+    char version[320]; /* of device, driver and platform */
+    bool unified;      /* it works on memory of the host */
+    bool exact;        /* it divides and takes roots as IEEE 754 says, if asked */
+    bool p2p;          /* Xilinx: drives write into its memory */
+    uint64_t memory;   /* that it has */
+    uint64_t alloc;    /* the largest buffer */
 };
 
 /* Several that fit take turns: number counts the drives. SHORE_EUSAGE: no library, no platform, no such

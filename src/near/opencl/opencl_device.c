@@ -1,4 +1,4 @@
-#include "near/opencl/device.h"
+#include "near/opencl/opencl_device.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "near/opencl/program.h"
+#include "near/opencl/opencl_program.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "near/opencl/library.h"
+#include "near/opencl/opencl_library.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -12,7 +12,7 @@ static struct shore__cl functions;
 static struct shore_diag trouble;
 static int trouble_rc;
 
-#define FIND(name)                                                                                     \
+#define FIND(name)                                                                                       \
     if (!trouble_rc && !(functions.name = (__typeof__(functions.name))(uintptr_t)dlsym(library, #name))) \
         trouble_rc = shore__fail(&trouble, SHORE_EUSAGE, "OpenCL: " LIBRARY " has no function %s", #name);
 
