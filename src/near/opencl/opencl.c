@@ -330,7 +330,7 @@ static int fit(struct opencl *o, const struct shore__opencl_options *given, stru
     struct shore__opencl_config *c = &o->config;
     uint64_t memory = o->device.memory;
     if (given->memory && given->memory > memory)
-        return shore__fail(diag, SHORE_EUSAGE, "--opencl memory=%s: the device %s has %s",
+        return shore__fail(diag, SHORE_EUSAGE, "opencl memory=%s: the device %s has %s",
                            shore__format_size(given->memory).text, o->device.name, shore__format_size(memory).text);
     if (given->memory)
         memory = given->memory;
@@ -360,7 +360,7 @@ static int make_kernels(struct opencl *o, const char *binary, struct shore_diag 
     for (int k = 0; !rc && k < KERNELS; k++) {
         o->kernel[k] = o->cl->clCreateKernel(o->program.program, names[k], &code);
         if (code && *binary)
-            rc = shore__fail(diag, SHORE_EUSAGE, "--opencl binary=%s: has no kernel %s", shore__shown(binary).text,
+            rc = shore__fail(diag, SHORE_EUSAGE, "opencl binary=%s: has no kernel %s", shore__shown(binary).text,
                              names[k]);
         else if (code)
             rc = shore__cl_fail(diag, o->device.name, "clCreateKernel", code);

@@ -16,14 +16,14 @@ static int parse_item(const char *item, struct shore__opencl_options *out, struc
         snprintf(out->device, sizeof out->device, "%s", value);
     } else if (key == 6 && strncmp(item, "memory", key) == 0) {
         if (shore__parse_size(value, &out->memory) || out->memory == 0)
-            return shore__fail(diag, SHORE_EUSAGE, "--opencl memory takes a size such as 2GiB, not '%s'",
+            return shore__fail(diag, SHORE_EUSAGE, "opencl memory takes a size such as 2GiB, not '%s'",
                                shore__shown(value).text);
     } else if (key == 6 && strncmp(item, "binary", key) == 0 && *value) {
         if ((size_t)snprintf(out->binary, sizeof out->binary, "%s", value) >= sizeof out->binary)
-            return shore__fail(diag, SHORE_EUSAGE, "--opencl binary: the path is too long");
+            return shore__fail(diag, SHORE_EUSAGE, "opencl binary: the path is too long");
     } else {
         return shore__fail(diag, SHORE_EUSAGE,
-                           "--opencl takes device=NAME|INDEX, memory=SIZE and binary=FILE, with commas between, not "
+                           "opencl takes device=NAME|INDEX, memory=SIZE and binary=FILE, with commas between, not "
                            "'%s'",
                            shore__shown(item).text);
     }
@@ -102,7 +102,7 @@ static int describe(struct shore__cl_device *d, struct shore_diag *diag) {
     if (config & CL_FP_DENORM && config & CL_FP_ROUND_TO_NEAREST) return 0;
     return shore__fail(diag, SHORE_EUSAGE,
                        "OpenCL device %s does not keep denormal numbers or does not round to nearest, so its updates "
-                       "would differ: name another with --opencl device=",
+                       "would differ: name another with opencl device=",
                        d->name);
 }
 
@@ -125,6 +125,6 @@ int shore__opencl_device(const char *wanted, uint32_t number, struct shore__cl_d
     for (uint32_t i = 0; i < count; i++)
         shore__append(names, sizeof names, "%s%u %s", i ? ", " : "", i,
                       text_of(out->cl, ids[i], CL_DEVICE_NAME, name, sizeof name));
-    return shore__fail(diag, SHORE_EUSAGE, "--opencl device=%s: there is no such device; there are: %s",
+    return shore__fail(diag, SHORE_EUSAGE, "opencl device=%s: there is no such device; there are: %s",
                        shore__shown(wanted).text, names);
 }

@@ -7,6 +7,7 @@
 
 #include "longshore/error.h"
 
+// clang-format off
 #define SHORE__CL_FUNCTIONS(F)                                                                                      \
     F(clGetPlatformIDs)                                                                                             \
     F(clGetPlatformInfo)                                                                                            \
@@ -16,6 +17,7 @@
                 F(clSetKernelArg) F(clCreateBuffer) F(clReleaseMemObject) F(clEnqueueNDRangeKernel)                 \
                     F(clEnqueueWriteBuffer) F(clEnqueueReadBuffer) F(clEnqueueMapBuffer) F(clEnqueueUnmapMemObject) \
                         F(clFlush) F(clFinish) F(clWaitForEvents) F(clGetEventInfo) F(clReleaseEvent)
+// clang-format on
 
 #define SHORE__CL_MEMBER(name) __typeof__(name) *name;
 struct shore__cl {

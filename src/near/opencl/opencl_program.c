@@ -73,7 +73,7 @@ static int load_binary(const struct shore__cl_device *d, cl_context context, con
     if (!data) return shore__fail_errno(diag, file, "cannot be read");
     cl_int code = bytes ? load(d, context, data, bytes, &p->program) : CL_INVALID_BINARY;
     free(data);
-    return code ? shore__fail(diag, SHORE_EUSAGE, "--opencl binary=%s: is no program for the device %s (error %d)",
+    return code ? shore__fail(diag, SHORE_EUSAGE, "opencl binary=%s: is no program for the device %s (error %d)",
                               shore__shown(file).text, d->name, code)
                 : 0;
 }
