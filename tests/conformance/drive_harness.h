@@ -490,7 +490,7 @@ static inline void server_stop(void) {
 }
 
 /* kinds: a letter for each drive: f a file, u a file behind the server's socket, s behind ssh (LONGSHORE_RSH),
- * r ram:, n null:. */
+ * r ram:, n null:, o a file beside an OpenCL device. */
 static inline void place_open(struct place *place, const char *kinds) {
     memset(place, 0, sizeof *place);
     snprintf(place->directory, sizeof place->directory, "drive-test-XXXXXX");
@@ -501,6 +501,10 @@ static inline void place_open(struct place *place, const char *kinds) {
         snprintf(name, sizeof name, "%s/%u.volume", place->directory, d);
         memcpy(place->path[d], name, sizeof name);
         place->paths[d] = kinds[d] == 'r' ? "ram:" : kinds[d] == 'n' ? "null:" : place->path[d];
+        if (kinds[d] == 'o') {
+            snprintf(place->uri[d], sizeof place->uri[d], "opencl:%s", name);
+            place->paths[d] = place->uri[d];
+        }
         if (kinds[d] == 'u' || kinds[d] == 's') {
             char cwd[400], way[sizeof server_socket + 8] = "ssh://host";
             assert_non_null(getcwd(cwd, sizeof cwd));
