@@ -114,14 +114,14 @@ int shore__call_refuse(struct shore_completion done, int rc, const char *path, c
 
 /* The share of the units before `at` in so many bytes. */
 static uint64_t share(const struct shore__call *c, uint64_t bytes, uint64_t at) {
-    return (uint64_t)((unsigned __int128)bytes * at / shore__call_units(c));
+    const uint64_t units = shore__call_units(c);
+    return units ? (uint64_t)((unsigned __int128)bytes * at / units) : 0;
 }
 
 struct shore__call shore__call_part(const struct shore__call *c, uint64_t at, uint64_t units) {
     struct shore__call part = *c;
     const uint64_t in = shore__call_in_bytes(c), out = shore__call_out_bytes(c);
     assert(at + units <= shore__call_units(c));
-    if (!units) return part;
     if (part.in) part.in = (const unsigned char *)part.in + share(c, in, at);
     if (part.out) part.out = (unsigned char *)part.out + share(c, out, at);
     if (c->in_bytes) part.in_bytes = share(c, in, at + units) - share(c, in, at);
