@@ -91,13 +91,12 @@ uint64_t shore__plan_scratch_inner(const struct shore__facts *f, size_t nth) {
     return boundary_room(f) * m->arch.n_layer + slices + nth * shore__plan_offload_bytes(f);
 }
 
-/* Largest number of pairs whose inner activations get room in scratch: all pairs, but at most 12 bytes per parameter,
- * which fp32 parameters and moments take. By default none, if moving them takes longer than recomputing them. */
-static size_t offloaded_most(const struct shore__facts *f) {
+/* Number of pairs whose inner activations have room in scratch: all pairs, but at most 12 bytes per parameter, which
+ * fp32 parameters and moments take. */
+static size_t pairs_with_room(const struct shore__facts *f) {
     size_t pairs = f->model->arch.n_layer * f->batch.units;
     uint64_t most = f->model->layout->segments * SHORE_SEGMENT_ELEMS * 12 / shore__plan_offload_bytes(f);
-    bool costly = !shore__operations_outlast_drives(f) || f->remote || f->emulated;
-    if (!f->scratch || f->offload == SHORE__OFF || (f->offload == SHORE__AUTO && costly)) return 0;
+    if (!f->scratch || f->offload == SHORE__OFF) return 0;
     if (pairs < most) most = pairs;
     return most > SHORE__OFFLOAD_SLOTS ? most : 0;
 }
@@ -105,7 +104,7 @@ static size_t offloaded_most(const struct shore__facts *f) {
 void shore__plan_fleet_options(const struct shore__facts *f, const struct shore__train_plan *plan,
                                struct shore_fleet_options *out) {
     *out = f->drives;
-    out->scratch_bytes = f->scratch ? shore__plan_scratch_inner(f, offloaded_most(f)) : 0;
+    out->scratch_bytes = f->scratch ? shore__plan_scratch_inner(f, pairs_with_room(f)) : 0;
     out->spill = f->scratch || f->host_update; /* memory that stands in for a drive is no place to save memory */
     if (plan) out->ring_bytes = plan->ring_bytes;
 }
@@ -241,7 +240,7 @@ static void describe_backward(const struct description *d) {
 static void describe_inner(const struct description *d) {
     const struct shore__facts *f = d->f;
     uint32_t n = f->model->arch.n_layer;
-    size_t movable = offloaded_most(f);
+    size_t movable = pairs_with_room(f);
     for (uint32_t l = n; l >= 1; l--) { /* backward needs the last layers first */
         struct shore_tensor inner =
             shore__row_tensor(SHORE__ROW_INNER_KEPT, l, SHORE_PLACE_DEVICE, kept_pair_bytes(f, false));

@@ -30,7 +30,6 @@ struct shore__facts {
     struct shore_fleet_options drives; /* as the run opens them, without the bytes that the plan gives them */
     bool scratch;                      /* they keep scratch; false for memory that stands in for a drive */
     bool remote;                       /* at least one is behind a network */
-    bool emulated;                     /* their waits are those of another machine */
     uint64_t ring_bytes_most;          /* of an emulated machine; 0: no limit */
     uint32_t host_buffers_most;        /* of an emulated machine; 0: no limit */
 

@@ -8,13 +8,6 @@
 #include "plan/plan.h"
 #include "step/speculation.h"
 
-/* Work for a parameter, with each row of the batch and on all drives: to compare the two before there is a plan. */
-enum { OPERATIONS = 8, DRIVE_BYTES = 28 };
-
-bool shore__operations_outlast_drives(const struct shore__facts *f) {
-    return shore__outlasts(f->batch.rows * OPERATIONS, DRIVE_BYTES, f->machine);
-}
-
 /* ---- operations ---- */
 
 /* What an operation is, as bits. */

@@ -44,7 +44,4 @@ int shore__operations_spill(const struct shore__facts *f, uint32_t buffers, bool
 /* Seconds that forward computes, by the rates of the facts' machine. */
 double shore__operations_forward_seconds(const struct shore__facts *f, const struct shore_program *program);
 
-/* Whether a step computes longer than its drives work. */
-bool shore__operations_outlast_drives(const struct shore__facts *f);
-
 #endif

@@ -74,8 +74,8 @@ static int by_rank(const void *one, const void *other) {
     return a->tensor < b->tensor ? -1 : 1;
 }
 
-/* Whether memory, drives and computing share a class: then each gets some of it everywhere in the step, so that drives
- * have all of forward for what moves, and all of backward for what comes back. */
+/* Whether memory, drives and computing may share a class. If some of it moves, each gets some of it everywhere in the
+ * step, so that drives have all of forward for what moves, and all of backward for what comes back. */
 static bool is_spread(const struct shore__class *k) {
     return k->made && k->like->again && k->like->ways & SHORE_WAY_MOVE;
 }
@@ -97,12 +97,14 @@ static bool put_in_order(struct shore_plan *plan, const struct use *use) {
     for (uint32_t i = 0; rank && i < n; i++)
         rank[i] = (struct ranked){use[i].class, use[i].maker == NOBODY ? 0 : use[i].maker, i};
     if (rank && n) qsort(rank, n, sizeof *rank, by_rank);
+    for (uint32_t i = 0; rank && i < n; i++)
+        plan->order[i] = rank[i].tensor;
     for (uint32_t k = 0, first = 0; rank && k < plan->nclasses; first += plan->class[k++].n) {
         plan->class[k].first = first;
         if (is_spread(&plan->class[k])) spread(rank + first, plan->class[k].n);
     }
     for (uint32_t i = 0; rank && i < n; i++)
-        plan->order[i] = rank[i].tensor;
+        plan->spread[i] = rank[i].tensor;
     free(rank);
     return rank;
 }
@@ -132,12 +134,14 @@ int shore__classes_open(struct shore_plan *plan, struct shore_diag *diag) {
     size_t n = plan->program->ntensors + (size_t)1;
     struct use *use = uses_of(plan->program);
     plan->order = calloc(n, sizeof *plan->order);
+    plan->spread = calloc(n, sizeof *plan->spread);
     plan->class = calloc(n, sizeof *plan->class);
     plan->share = calloc(n, sizeof *plan->share);
     plan->least = calloc(n, sizeof *plan->least);
     plan->group = calloc(n, sizeof *plan->group);
     plan->group_of = calloc(n, sizeof *plan->group_of);
-    bool ok = use && plan->order && plan->class && plan->share && plan->least && plan->group && plan->group_of;
+    bool ok = use && plan->order && plan->spread && plan->class && plan->share && plan->least && plan->group &&
+              plan->group_of;
     if (ok) find_classes(plan, use);
     if (ok) find_groups(plan, use);
     ok = ok && put_in_order(plan, use);

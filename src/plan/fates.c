@@ -42,8 +42,9 @@ static void choose(struct shore_plan *plan) {
     for (uint32_t k = 0; k < plan->nclasses; k++) {
         const struct shore__class *of = &plan->class[k];
         unsigned ways = shore__class_ways(plan, of);
+        const uint32_t *order = plan->share[k].moved ? plan->spread : plan->order;
         for (uint32_t nth = 0; nth < of->n; nth++) {
-            uint32_t id = plan->order[of->first + nth];
+            uint32_t id = order[of->first + nth];
             plan->fate[id] = fate_of(&plan->program->tensor[id], ways, &plan->share[k], nth);
         }
     }

@@ -19,14 +19,6 @@ static double drive_seconds(const struct shore_machine *machine, double bytes) {
     return bytes / (drive->mixed > 0 ? drive->mixed : drive->read);
 }
 
-static double product_seconds(const struct shore_machine *machine, uint64_t work) {
-    return shore__machine_seconds(machine, SHORE_WORK_PRODUCT, SHORE_PRECISION_BF16, 0, work);
-}
-
-bool shore__outlasts(uint64_t operations, uint64_t bytes, const struct shore_machine *machine) {
-    return bytes && product_seconds(machine, operations) > drive_seconds(machine, (double)bytes);
-}
-
 /* Seconds of an operation's computing, or of all. */
 static double compute_seconds(const struct shore_plan *plan, uint32_t operation, bool all) {
     const struct shore_program *p = plan->program;
@@ -39,7 +31,7 @@ static double compute_seconds(const struct shore_plan *plan, uint32_t operation,
 
 /* Whether computing takes longer than the drives, as it does above some number of tokens per step. Then memory goes
  * first to activations, which need not be computed again; otherwise to parameters, which need not be fetched again. */
-static bool outlasts(const struct shore_plan *plan) {
+bool shore__plan_outlasts(const struct shore_plan *plan) {
     const struct shore_program *p = plan->program;
     uint64_t moved = shore__program_work(p, SHORE_LANE_DRIVE_READ, SHORE__ALL_DRIVES) +
                      shore__program_work(p, SHORE_LANE_DRIVE_WRITE, SHORE__ALL_DRIVES) +
@@ -232,14 +224,14 @@ static void move_activations(struct shore_plan *plan, bool all) {
 }
 
 /* Raises what a step needs to run at the speed of the drives. This comes before anything that is kept. */
-static void raise_first(struct shore_plan *plan, enum shore_policy policy) {
+static void raise_first(struct shore_plan *plan, enum shore_policy policy, bool moves) {
     raise_margins(plan);
     raise_buffers(plan, false, FETCH_BUFFERS);
     raise_buffers(plan, true, PIECE_BUFFERS_FIRST);
     raise_amounts(plan, is_plain_amount, false);
     for (uint32_t k = 0; k < plan->nclasses; k++)
         if (plan->class[k].decides) raise_to(plan, &plan->share[k].kept, keep_most(&plan->class[k]));
-    if (policy == SHORE_POLICY_ORDER || policy == SHORE_POLICY_MOVE)
+    if (moves && (policy == SHORE_POLICY_ORDER || policy == SHORE_POLICY_MOVE))
         move_activations(plan, policy == SHORE_POLICY_MOVE);
     for (uint32_t k = 0; k < plan->nclasses; k++)
         if (is_boundary(&plan->class[k]) && policy != SHORE_POLICY_MOVE)
@@ -247,10 +239,10 @@ static void raise_first(struct shore_plan *plan, enum shore_policy policy) {
     raise_amounts(plan, is_saving_amount, true);
 }
 
-static void raise_all(struct shore_plan *plan, enum shore_policy policy) {
+static void raise_all(struct shore_plan *plan, enum shore_policy policy, bool moves) {
     bool activations = policy == SHORE_POLICY_ORDER || policy == SHORE_POLICY_KEEP;
-    raise_first(plan, policy);
-    bool first = activations && (policy == SHORE_POLICY_KEEP || outlasts(plan));
+    raise_first(plan, policy, moves);
+    bool first = activations && (policy == SHORE_POLICY_KEEP || shore__plan_outlasts(plan));
     if (first) raise_activations(plan);
     raise_buffers(plan, true, PIECE_BUFFERS);
     raise_parameters(plan);
@@ -268,12 +260,12 @@ static void copy_shares(const struct shore_plan *plan, struct shore__share *to, 
 
 /* Tries to raise everything at once first. Raised one after the other, the first ones would still share the room with
  * buffers that are not needed once the last ones are raised. */
-void shore__order_spend(struct shore_plan *plan, enum shore_policy policy) {
+void shore__order_spend(struct shore_plan *plan, enum shore_policy policy, bool moves) {
     struct shore__bytes limit = plan->limit;
     copy_shares(plan, plan->share, plan->least);
     if (policy == SHORE_POLICY_ORDER || policy == SHORE_POLICY_KEEP) {
         plan->limit = no_limit;
-        raise_all(plan, policy);
+        raise_all(plan, policy, moves);
         plan->limit = limit;
         for (uint32_t k = 0; k < plan->nclasses; k++)
             if (plan->class[k].like->margin && !has_room(plan, plan->class[k].like, &plan->minimum, &limit))
@@ -281,16 +273,16 @@ void shore__order_spend(struct shore_plan *plan, enum shore_policy policy) {
         if (fits(plan)) return;
         copy_shares(plan, plan->share, plan->least);
     }
-    raise_all(plan, policy);
+    raise_all(plan, policy, moves);
 }
 
 void shore__order_fill(struct shore_plan *plan) {
-    raise_all(plan, SHORE_POLICY_ORDER);
+    raise_all(plan, SHORE_POLICY_ORDER, true);
 }
 
 struct shore__bytes shore__order_comfortable(struct shore_plan *plan) {
     plan->limit = no_limit;
-    shore__order_spend(plan, SHORE_POLICY_ORDER);
+    shore__order_spend(plan, SHORE_POLICY_ORDER, true);
     struct shore__bytes most = plan->total;
     for (uint32_t k = 0; k < plan->nclasses; k++) {
         const struct shore_tensor *t = plan->class[k].like;

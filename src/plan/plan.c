@@ -45,7 +45,8 @@ static void make(struct shore_plan *plan) {
     memcpy(plan->limit.of, plan->options.place_bytes, sizeof plan->options.place_bytes);
     if (shore__plan_excess(plan)) return;
     if (plan->options.policy)
-        shore__order_spend(plan, plan->options.policy);
+        shore__order_spend(plan, plan->options.policy,
+                           plan->options.policy != SHORE_POLICY_ORDER || shore__plan_outlasts(plan));
     else if (!shore__search(plan))
         plan->rows.failed = true;
     shore__plan_excess(plan);
@@ -116,6 +117,7 @@ void shore_plan_close(struct shore_plan *plan) {
     free(plan->live);
     free(plan->fate);
     free(plan->order);
+    free(plan->spread);
     free(plan->class);
     free(plan->share);
     free(plan->least);

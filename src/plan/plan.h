@@ -8,10 +8,10 @@
 /* Tensors of a class: see struct shore_tensor. All that are there whatever the budget are one class. */
 struct shore__class {
     const struct shore_tensor *like; /* the first that was added */
-    uint32_t first, n;               /* plan->order[first .. first + n), those first that are kept first */
-    uint32_t reads;                  /* of each, in a step */
-    bool made;                       /* by the step */
-    bool decides;                    /* others exist only with it, or without it */
+    uint32_t first, n; /* plan->order[first .. first + n), those first that are kept first; or plan->spread */
+    uint32_t reads;    /* of each, in a step */
+    bool made;         /* by the step */
+    bool decides;      /* others exist only with it, or without it */
 };
 
 /* What a class gets. */
@@ -53,8 +53,8 @@ struct shore_plan {
     struct shore_plan_options options;
     struct shore__lifetime *live; /* by tensor, like the next two */
     struct shore__fate *fate;
-    uint32_t *group_of; /* in group[]; SHORE__NO_ROW: none */
-    uint32_t *order;
+    uint32_t *group_of;       /* in group[]; SHORE__NO_ROW: none */
+    uint32_t *order, *spread; /* tensors by class; the same where some of a class move */
     struct shore__class *class;
     struct shore__share *share, *least; /* by class; least: of the least plan */
     struct shore__passing *group;
@@ -94,10 +94,13 @@ uint32_t shore__plan_budget(const struct shore_plan *plan, enum shore_place plac
 uint64_t shore__tensor_bytes(const struct shore_tensor *t, bool full);
 
 /* order.c: the shares that need least memory, with everything that is required for any budget, which is plan->minimum.
- * Then memory up to the limit goes where an order of thumb says, or to one policy's activations first. And the budgets
- * that keep everything. */
+ * Then memory up to the limit goes where an order of thumb says, or to one policy's activations first. moves: by the
+ * order and by the policy that moves, what can be computed again does, if it fits. And the budgets that keep
+ * everything. */
 void shore__order_least(struct shore_plan *plan);
-void shore__order_spend(struct shore_plan *plan, enum shore_policy policy);
+void shore__order_spend(struct shore_plan *plan, enum shore_policy policy, bool moves);
+/* Whether a step computes longer than its drives work, whatever moves. */
+bool shore__plan_outlasts(const struct shore_plan *plan);
 struct shore__bytes shore__order_comfortable(struct shore_plan *plan);
 /* Raises the shares further, in that order, each as far as it fits and plan->accepts. */
 void shore__order_fill(struct shore_plan *plan);
@@ -106,8 +109,5 @@ void shore__order_fill(struct shore_plan *plan);
 bool shore__search(struct shore_plan *plan);
 /* Whether a step of the first plan takes less time, or as much with less work. */
 bool shore__plan_is_shorter(const struct shore_plan *a, const struct shore_plan *b);
-
-/* Whether so many operations take longer than moving so many bytes on the drives. machine NULL: assumed. */
-bool shore__outlasts(uint64_t operations, uint64_t bytes, const struct shore_machine *machine);
 
 #endif

@@ -205,22 +205,27 @@ static bool everything_fits(const struct shore_plan *plan) {
     return true;
 }
 
+/* Begins with a plan of the order if it is the shortest so far. */
+static void try_order(struct search *s, enum shore_policy policy, bool moves) {
+    shore__order_spend(s->plan, policy, moves);
+    if (shore__plan_excess(s->plan)) return;
+    struct score score = simulated(s);
+    bool shorter = is_more(s->longest, score.seconds);
+    if (shorter) s->longest = score.seconds;
+    if (!shorter && !is_better(s, &score)) return;
+    s->score = score;
+    copy(s, s->best, s->plan->share);
+}
+
 static void search(struct search *s) {
     struct shore_plan *plan = s->plan;
     copy(s, s->best, plan->share);
     shore__plan_excess(plan);
     s->score = simulated(s);
     s->longest = s->score.seconds;
-    for (int policy = SHORE_POLICY_KEEP; policy < SHORE_POLICIES; policy++) {
-        shore__order_spend(plan, (enum shore_policy)policy);
-        if (shore__plan_excess(plan)) continue;
-        struct score score = simulated(s);
-        bool shorter = is_more(s->longest, score.seconds);
-        if (shorter) s->longest = score.seconds;
-        if (!shorter && !is_better(s, &score)) continue;
-        s->score = score;
-        copy(s, s->best, plan->share);
-    }
+    for (int policy = SHORE_POLICY_KEEP; policy < SHORE_POLICIES; policy++)
+        for (int moves = policy < SHORE_POLICY_MOVE; moves < 2; moves++)
+            try_order(s, (enum shore_policy)policy, moves);
     if (!everything_fits(plan)) improve(s);
     copy(s, plan->share, s->best);
     plan->accepts = is_no_worse;

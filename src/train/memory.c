@@ -17,7 +17,6 @@ struct shore__facts shore__train_facts_of(const struct shore__settings *s, const
         .one_memory = true,
         .scratch = !shore__settings_in_ram(s),
         .remote = shore__addresses_away(&s->drives),
-        .emulated = shore__settings_emulated(s),
         .compressed = s->compress > 0,
         .compress = s->compress,
         .gradient_bf16 = s->gradient_bf16,

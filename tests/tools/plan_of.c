@@ -27,7 +27,6 @@ static struct shore__facts facts_of(const struct plan_case *x, const struct shor
                    .residual = x->compressed},
         .scratch = !x->in_ram,
         .remote = x->remote,
-        .emulated = x->emulated,
         .ring_bytes_most = x->ring_bytes_most,
         .host_buffers_most = x->host_buffers_most,
         .compressed = x->compressed,

@@ -3,6 +3,7 @@
 
 #include "unit/plan/random_models.h"
 
+#include "machine/machine.h"
 #include "pass/describe.h"
 #include "seed.h"
 #include "unit/plan/lifetimes.h"
@@ -25,7 +26,7 @@ static struct shore__facts random_facts(const struct shore__model *m, uint64_t *
         .one_memory = pick(draw, 0, 3),
         .scratch = scratch,
         .remote = where == 2,
-        .emulated = scratch && !pick(draw, 0, 3),
+        .ring_bytes_most = scratch && !pick(draw, 0, 3) ? pick(draw, 0, 1) * UINT64_C(3) << 20 : 0,
         .compressed = compressed,
         .gradient_bf16 = !compressed && pick(draw, 0, 1),
         .host_update = scratch && !compressed && !pick(draw, 0, 3),
@@ -42,7 +43,6 @@ static struct shore__facts random_facts(const struct shore__model *m, uint64_t *
         .optimizer = SHORE_ADAMW,
         .fp32_params = f.mode == SHORE__F32,
     };
-    if (f.emulated) f.ring_bytes_most = pick(draw, 0, 1) * UINT64_C(3) << 20;
     return f;
 }
 
@@ -226,6 +226,60 @@ static void no_policy_makes_a_shorter_step(void **state) {
     assert_in_range(shorter, CASES / 4, 5 * CASES); /* the search finds something */
 }
 
+/* That activations may move makes no step longer than the same policies' where they may not. */
+static void drives_that_may_take_activations_make_no_step_longer(void **state) {
+    uint64_t shorter = 0;
+    for (uint64_t i = 0; i < CASES; i++) {
+        struct plan_case x = random_case(i);
+        uint64_t budget = x.needs.minimum_bytes + (x.needs.comfortable_bytes - x.needs.minimum_bytes) / 4;
+        x.f.offload = SHORE__AUTO;
+        double may = seconds_of(&x.f, SHORE_POLICY_PLANNED, budget);
+        x.f.offload = SHORE__OFF;
+        for (int policy = SHORE_POLICY_KEEP; policy < SHORE_POLICIES; policy++) {
+            double may_not = seconds_of(&x.f, (enum shore_policy)policy, budget);
+            if (may > may_not * (1 + 1e-9))
+                fail_msg("SEED=%" PRIu64 " case %" PRIu64 ": %g s, not %g s", seed, i, may, may_not);
+            shorter += may < may_not * 0.999;
+        }
+        end_case(&x);
+    }
+    assert_true(shorter >= CASES / 4);
+}
+
+/* Drives behind a network take activations if the link is fast enough, whatever the batch. */
+static void the_link_decides_what_moves(void **state) {
+    static const char *const remote[] = {"ssh://host/a"};
+    struct shore_machine machine = *shore__machine_assumed();
+    machine.link_shared = true;
+    struct shore__arch arch;
+    struct shore__model *m;
+    assert_int_equal(shore__arch_preset("gpt2-124m", 0, &arch, NULL), 0);
+    assert_int_equal(shore__model_make(&arch, &m, NULL), 0);
+    struct shore__facts f = {
+        .model = m,
+        .machine = &machine,
+        .batch = shore__batch_shape(4, 512),
+        .mode = SHORE__BF16,
+        .threads = 2,
+        .workspace_bytes = 8 << 20,
+        .one_memory = true,
+        .drives = {.size = sizeof f.drives, .drives = remote, .ndrives = 1},
+        .scratch = true,
+        .remote = true,
+        .offload = SHORE__AUTO,
+    };
+    for (int fast = 0; fast < 2; fast++) {
+        struct shore__train_plan plan;
+        struct shore_diag diag = {0};
+        machine.link[0] = fast ? 4e9 : 100e6;
+        if (shore__plan_training(&f, UINT64_C(512) << 20, &plan, NULL, &diag)) fail_msg("%s", diag.text);
+        struct chosen p = counted(&f, &plan);
+        assert_true(fast ? p.moved_inner > 0 : p.moved_inner == 0);
+        shore__train_plan_close(&plan);
+    }
+    shore__model_free(m);
+}
+
 static void the_least_budget_is_the_least(void **state) {
     for (uint64_t i = 0; i < CASES; i++) {
         struct plan_case x = random_case(i);
@@ -329,7 +383,7 @@ static const struct kept table[] = {
     {"llama-tiny", 8, 256, 128, false, false, 6, 1, 7, 5, 0, 6, 1, 3, true},
     {"llama-tiny", 8, 256, 160, false, false, 0, 1, 7, 12, 7, 0, 1, 3, true},
     {"llama-tiny", 8, 256, 512, false, false, 6, 1, 7, 12, 12, 0, 1, 7, true},
-    {"gpt2-124m", 4, 1024, 1024, true, false, 0, 0, 13, 41, 0, 0, 1, 3, true},
+    {"gpt2-124m", 4, 1024, 1024, true, false, 12, 25, 13, 24, 0, 24, 0, 3, true},
     {"gpt2-124m", 4, 64, 1536, false, true, 12, 25, 13, 12, 12, 0, 25, 13, true},
 };
 
@@ -380,6 +434,8 @@ int main(void) {
         cmocka_unit_test(no_plan_is_above_its_budget),
         cmocka_unit_test(the_least_budget_is_the_least),
         cmocka_unit_test(no_policy_makes_a_shorter_step),
+        cmocka_unit_test(drives_that_may_take_activations_make_no_step_longer),
+        cmocka_unit_test(the_link_decides_what_moves),
         cmocka_unit_test(what_is_comfortable_keeps_everything),
         cmocka_unit_test(operations_read_every_row_and_work_in_every_lane),
     };
