@@ -12,7 +12,7 @@
 #include "near/rule.h"
 #include "number/sparse.h"
 
-enum { IN = 1, OUT = 2, HELD_MOST = 6, KERNELS = 3 };
+enum { IN = 1, OUT = 2, HELD_MOST = 6, KERNELS = 3, GROUP_ITEMS = 256 };
 
 /* struct rule of update.cl */
 struct opencl_rule {
@@ -198,8 +198,8 @@ static size_t gradient_bytes(const struct shore_update *u) {
 static void queue_job(struct opencl *o, struct slot *s, struct shore__engine_job *job) {
     const struct shore_update *u = &job->update;
     const size_t blocks = (size_t)u->count * (SHORE_SEGMENT_ELEMS / SHORE__ENGINE_BLOCK_ELEMS);
-    const size_t local = SHORE__ENGINE_BLOCK_ELEMS, items = blocks * local;
-    const size_t params_bytes = u->params_out ? items * (o->config.fp32_params ? 4 : 2) : 0;
+    const size_t local = GROUP_ITEMS, elems = blocks * SHORE__ENGINE_BLOCK_ELEMS, items = elems / o->device.width;
+    const size_t params_bytes = u->params_out ? elems * (o->config.fp32_params ? 4 : 2) : 0;
     const bool sparse = u->form == SHORE_GRADIENT_SPARSE;
     const cl_uint params_form = !u->params_out ? 0 : o->config.fp32_params ? 2 : 1;
     cl_uint at[SHORE_PLANE_COUNT + 1] = {0}, arg = 0;

@@ -97,6 +97,7 @@ static int describe(struct shore__cl_device *d, struct shore_diag *diag) {
     d->alloc = number_of(cl, d->id, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
     const uint64_t config = number_of(cl, d->id, CL_DEVICE_SINGLE_FP_CONFIG);
     d->exact = config & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT;
+    d->width = d->exact && number_of(cl, d->id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT) > 1 ? 16 : 1;
     if (!number_of(cl, d->id, CL_DEVICE_AVAILABLE))
         return shore__fail(diag, SHORE_EUSAGE, "OpenCL device %s is not available", d->name);
     if (config & CL_FP_DENORM && config & CL_FP_ROUND_TO_NEAREST) return 0;

@@ -23,6 +23,7 @@ struct shore__cl_device {
     cl_device_id id;
     char name[128];
     char version[320]; /* of device, driver and platform */
+    uint32_t width;    /* elements that an item of a kernel computes */
     bool unified;      /* it works on memory of the host */
     bool exact;        /* it divides and takes roots as IEEE 754 says, if asked */
     bool p2p;          /* Xilinx: drives write into its memory */

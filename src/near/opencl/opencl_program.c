@@ -101,7 +101,7 @@ int shore__cl_program_open(const struct shore__cl_device *device, cl_context con
     char options[256];
     *out = (struct shore__cl_program){.program = NULL};
     if (*binary) return load_binary(device, context, binary, out, diag);
-    snprintf(options, sizeof options, "-cl-std=CL1.2 %s -DEXACT=%d%s", macros, !device->exact,
+    snprintf(options, sizeof options, "-cl-std=CL1.2 %s -DWIDTH=%u -DEXACT=%d%s", macros, device->width, !device->exact,
              device->exact ? " -cl-fp32-correctly-rounded-divide-sqrt" : "");
     snprintf(out->key, sizeof out->key, "%s\n%s%s\n%016llx\n", device->name, device->version, options,
              (unsigned long long)hash_of(source));

@@ -1,15 +1,42 @@
-/* UPDATE on a device, as near/update_scalar.c and near/moments_scalar.c specify it: the same bits. A work-group updates a
- * block of 256 elements, each item one of them. The host defines (opencl_program.c):
+/* UPDATE on a device, as near/update_scalar.c and near/moments_scalar.c specify it: the same bits. Each of 256 items of a
+ * work-group updates WIDTH elements in a row, so that the group updates WIDTH blocks of 256. The host defines:
  *     OPTIMIZER   0 AdamW, 1 Adam, 2 SGD, 3 AdaGrad          WITH_M, WITH_V   which moments are stored
- *     CODED       moments may be 8-bit codes                 EXACT            divides and takes roots in whole numbers */
+ *     CODED       moments may be 8-bit codes                 WIDTH            1, or 16 for processors
+ *     EXACT       divides and takes roots in whole numbers, with WIDTH 1 */
 #pragma OPENCL FP_CONTRACT OFF
 
 #define BLOCK 256
+#define GROUP 256
+#define ITEMS (BLOCK / WIDTH) /* of a block */
 #define NAN_BITS 0x7FC00000u
 #define INFINITE 0x7F800000u
 #define MAGNITUDE 0x7FFFFFFFu
 #define NONFINITE_MASTER 0x7F7F8000u
 #define CODED_BIT 0x80000000u
+
+#if WIDTH == 1
+#define V(name) name
+#define LOAD(at) (*(at))
+#define STORE(x, at) (*(at) = (x))
+#define ANY(condition) (condition)
+#define WIDEST(x) (x)
+#else
+#define V(name) name##16
+#define LOAD(at) vload16(0, at)
+#define STORE(x, at) vstore16(x, 0, at)
+#define ANY(condition) any(condition)
+#define WIDEST(x) widest(x)
+static uint widest(uint16 x) {
+    const uint8 half_of = max(x.hi, x.lo);
+    const uint4 quarter = max(half_of.hi, half_of.lo);
+    return max(max(quarter.x, quarter.y), max(quarter.z, quarter.w));
+}
+#endif
+typedef V(float) F;
+typedef V(uint) U;
+typedef V(int) I;
+#define BITS(x) V(as_uint)(x)
+#define FLOAT(x) V(as_float)(x)
 
 struct rule { /* of a parameter group: opencl_rule in opencl.c */
     float coefficient, lr, eps, weight_decay, decay, momentum, m_weight, beta2, one_minus_beta2, step_size;
@@ -79,77 +106,90 @@ static float root(float a) {
 
 /* ---- the optimizers ---------------------------------------------------------------------------------------------- */
 
-static void adam(const struct rule r, float *p, float *m, float *v, float g) {
-    float difference = g - *m, base = r.from_gradient ? g : *m;
-    *m = base + r.m_weight * difference;
-    *v = *v * r.beta2 + r.one_minus_beta2 * g * g;
-    float denominator = root(*v) * r.inv_sqrt_bias2 + r.eps;
-    *p = *p - quotient(r.step_size * *m, denominator);
+static void adam(const struct rule *r, F *p, F *m, F *v, F g) {
+    F difference = g - *m, base = r->from_gradient ? g : *m;
+    *m = base + r->m_weight * difference;
+    *v = *v * r->beta2 + r->one_minus_beta2 * g * g;
+    F denominator = root(*v) * r->inv_sqrt_bias2 + r->eps;
+    *p = *p - quotient(r->step_size * *m, denominator);
 }
 
-static void stepped(const struct rule r, float *p, float *m, float *v, float gradient) {
-    float g = gradient * r.coefficient;
-    if (OPTIMIZER != 0) g = r.decays_gradient ? g + r.weight_decay * *p : g;
-    if (OPTIMIZER == 0) *p = *p * r.decay;
+static void stepped(const struct rule *r, F *p, F *m, F *v, F gradient) {
+    F g = gradient * r->coefficient;
+    if (OPTIMIZER != 0 && r->decays_gradient) g = g + r->weight_decay * *p;
+    if (OPTIMIZER == 0) *p = *p * r->decay;
     if (OPTIMIZER <= 1) adam(r, p, m, v, g);
     if (OPTIMIZER == 2) {
-        float sum = *m * r.momentum + g;
-        *m = r.first_step ? g : sum;
-        *p = *p - r.lr * (r.with_momentum ? *m : g);
+        if (r->with_momentum) *m = r->first_step ? g : *m * r->momentum + g;
+        *p = *p - r->lr * (r->with_momentum ? *m : g);
     }
     if (OPTIMIZER == 3) {
         *v = *v + g * g;
-        *p = *p - quotient(r.lr * g, root(*v) + r.eps);
+        *p = *p - quotient(r->lr * g, root(*v) + r->eps);
     }
 }
 
-static float stored(float x) {
-    return (as_uint(x) & MAGNITUDE) > INFINITE ? as_float(NAN_BITS) : x;
+static F stored(F x) {
+    return FLOAT((BITS(x) & MAGNITUDE) > INFINITE ? (U)(NAN_BITS) : BITS(x));
 }
 
 /* ---- moments in 8 bits ------------------------------------------------------------------------------------------- */
 
 #if CODED
-static uchar nearest(__global const struct code *code, float x) {
-    float a = as_float(as_uint(x) & MAGNITUDE);
-    int d = 0;
-    for (int i = 0; i < 7; i++)
-        d += a > code->bound[i];
-    int n = min((int)(a * code->scale[d] + code->shift[d]), code->cap[d]);
-    n = max(n, (int)(d > 0));
-    if (as_uint(x) >> 31) return (uchar)(code->zero ? code->zero - n : 0);
-    return (uchar)(code->zero + n + (a > code->bound[7]));
+static V(uchar) nearest(__global const struct code *code, F x) {
+    const F a = FLOAT(BITS(x) & MAGNITUDE);
+    F scale = code->scale[0], shift = code->shift[0];
+    I cap = code->cap[0];
+    for (int i = 0; i < 7; i++) {
+        const I above = a > code->bound[i];
+        scale = above ? (F)(code->scale[i + 1]) : scale;
+        shift = above ? (F)(code->shift[i + 1]) : shift;
+        cap = above ? (I)(code->cap[i + 1]) : cap;
+    }
+    I n = min(V(convert_int)(a * scale + shift), cap);
+    n = a > code->bound[0] ? max(n, (I)(1)) : n;
+    const I above = a > code->bound[7] ? n + 1 : n;
+    const I below = code->zero ? code->zero - n : (I)(0);
+    return V(convert_uchar)(V(as_int)(x) < 0 ? below : code->zero + above);
 }
 
-/* Largest magnitude of the block; all items get it. */
-static uint largest(__local uint *work, float x, uint lane) {
-    work[lane] = as_uint(x) & MAGNITUDE;
-    for (uint half_way = BLOCK / 2; half_way; half_way /= 2) {
+/* Largest magnitude of the item's block. */
+static uint largest(__local uint *work, F x) {
+    const uint item = get_local_id(0), within = item % ITEMS;
+    const U bits = BITS(x) & MAGNITUDE;
+    work[item] = WIDEST(bits);
+    for (uint half_way = ITEMS / 2; half_way; half_way /= 2) {
         barrier(CLK_LOCAL_MEM_FENCE);
-        if (lane < half_way) work[lane] = max(work[lane], work[lane + half_way]);
+        if (within < half_way) work[item] = max(work[item], work[item + half_way]);
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    uint most = work[0];
+    const uint most = work[item - within];
     barrier(CLK_LOCAL_MEM_FENCE);
     return most;
 }
 
-static float load_moment(__global const uchar *plane, const uint4 b, uint lane, __global const struct code *code) {
+static F load_moment(__global const uchar *plane, const uint4 b, uint first, __global const struct code *code) {
     __global const float *floats = (__global const float *)plane;
-    return b.x & CODED_BIT ? code->value[plane[b.y + lane]] * floats[b.z] : floats[b.y + lane];
+    if (!(b.x & CODED_BIT)) return LOAD(floats + b.y + first);
+    float value[WIDTH];
+    for (uint i = 0; i < WIDTH; i++)
+        value[i] = code->value[plane[b.y + first + i]];
+    return LOAD(value) * floats[b.z];
 }
 
-static void store_moment(__global uchar *plane, const uint4 b, uint lane, __global const struct code *code, float x,
+static void store_moment(__global uchar *plane, const uint4 b, uint first, __global const struct code *code, F x,
                          uint most) {
     __global float *floats = (__global float *)plane;
     if (!(b.x & CODED_BIT)) {
-        floats[b.y + lane] = x;
+        STORE(x, floats + b.y + first);
         return;
     }
-    bool odd = most == 0 || most >= INFINITE;
-    float absmax = most >= INFINITE ? as_float(NAN_BITS) : as_float(most);
-    plane[b.y + lane] = odd ? (uchar)(most ? 0xFF : code->zero) : nearest(code, quotient(x, absmax));
-    if (lane == 0) floats[b.z] = absmax;
+    const float absmax = most >= INFINITE ? as_float(NAN_BITS) : as_float(most);
+    if (most == 0 || most >= INFINITE)
+        STORE((V(uchar))(most ? 0xFF : code->zero), plane + b.y + first);
+    else
+        STORE(nearest(code, quotient(x, absmax)), plane + b.y + first);
+    if (first == 0) floats[b.z] = absmax;
 }
 #endif
 
@@ -183,78 +223,78 @@ static void scatter(__global const uchar *codes, const uint4 start, uint form, u
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-/* hi, lo, m, v: bytes from the state on, where the planes of this chunk lie. blocks: struct shore__engine_block.
- * params_form: 0 none, 1 bf16, 2 fp32. */
-#define REST                                                                                                     \
-    __global uchar *state, uint lo_at, uint m_at, uint v_at, __global uchar *params, uint params_form,          \
+/* lo, m, v: bytes from the state on, where these planes of the chunk lie; hi comes first. blocks: struct
+ * shore__engine_block. params_form: 0 none, 1 bf16, 2 fp32. */
+#define REST                                                                                            \
+    __global uchar *state, uint lo_at, uint m_at, uint v_at, __global uchar *params, uint params_form, \
         __global uint4 *blocks, __global const struct rule *rules, __global const struct code *codes
 #define REST_GIVEN state, lo_at, m_at, v_at, params, params_form, blocks, rules, codes
+#define KERNEL __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
 
-static inline void update(float gradient, __local uint *work, REST) {
-    const uint lane = get_local_id(0), block = get_group_id(0), i = block * BLOCK + lane;
+static inline void update(F gradient, __local uint *work, REST) {
+    const uint i = get_global_id(0) * WIDTH, block = i / BLOCK, first = i % BLOCK;
     const uint4 b = blocks[block];
     const struct rule r = rules[b.x & ~CODED_BIT];
-    __global ushort *hi = (__global ushort *)state, *lo = (__global ushort *)(state + lo_at);
-    const uint low = lo[i], high = hi[i], before = (((high - (low >> 15)) & 0xFFFFu) << 16) | low;
-    float p = as_float(before), m = 0, v = 0;
+    __global ushort *hi = (__global ushort *)state + i, *lo = (__global ushort *)(state + lo_at) + i;
+    const U low = V(convert_uint)(LOAD(lo)), high = V(convert_uint)(LOAD(hi));
+    const U before = ((high - (low >> 15)) << 16) | low;
+    F p = FLOAT(before), m = 0, v = 0;
+    __global float *m_plane = (__global float *)(state + m_at) + i, *v_plane = (__global float *)(state + v_at) + i;
 #if CODED
-    if (WITH_M) m = load_moment(state + m_at, b, lane, &codes[1]);
-    if (WITH_V) v = load_moment(state + v_at, b, lane, &codes[0]);
+    if (WITH_M) m = load_moment(state + m_at, b, first, &codes[1]);
+    if (WITH_V) v = load_moment(state + v_at, b, first, &codes[0]);
 #else
-    __global float *m_plane = (__global float *)(state + m_at), *v_plane = (__global float *)(state + v_at);
-    if (WITH_M) m = m_plane[i];
-    if (WITH_V) v = v_plane[i];
+    if (WITH_M) m = LOAD(m_plane);
+    if (WITH_V) v = LOAD(v_plane);
 #endif
-    const float m_before = m;
-    stepped(r, &p, &m, &v, gradient);
+    const F m_before = m;
+    stepped(&r, &p, &m, &v, gradient);
     m = r.with_momentum ? stored(m) : m_before;
     v = stored(v);
-    const uint master = r.frozen ? before : as_uint(stored(p));
-    const ushort top = r.frozen ? high : (master + 0x8000u) >> 16;
-    hi[i] = top;
-    lo[i] = (ushort)master;
-    if (params_form == 1) ((__global ushort *)params)[i] = top;
-    if (params_form == 2) ((__global uint *)params)[i] = master;
-    bool bad = (master & MAGNITUDE) >= NONFINITE_MASTER;
+    const U master = r.frozen ? before : BITS(stored(p)), top = (master + 0x8000u) >> 16;
+    STORE(V(convert_ushort)(top), hi);
+    STORE(V(convert_ushort)(master & 0xFFFFu), lo);
+    if (params_form == 1) STORE(V(convert_ushort)(top), (__global ushort *)params + i);
+    if (params_form == 2) STORE(master, (__global uint *)params + i);
+    bool bad = ANY((master & MAGNITUDE) >= NONFINITE_MASTER);
 #if CODED
     if (WITH_M) {
-        uint most = largest(work, m, lane);
-        if (!r.frozen) store_moment(state + m_at, b, lane, &codes[1], m, most);
-        bad |= b.x & CODED_BIT && most >= INFINITE;
+        const uint most = largest(work, m);
+        if (!r.frozen) store_moment(state + m_at, b, first, &codes[1], m, most);
+        bad = bad || (b.x & CODED_BIT && most >= INFINITE);
     }
     if (WITH_V) {
-        uint most = largest(work, v, lane);
-        if (!r.frozen) store_moment(state + v_at, b, lane, &codes[0], v, most);
-        bad |= b.x & CODED_BIT && most >= INFINITE;
+        const uint most = largest(work, v);
+        if (!r.frozen) store_moment(state + v_at, b, first, &codes[0], v, most);
+        bad = bad || (b.x & CODED_BIT && most >= INFINITE);
     }
 #else
-    if (WITH_M && !r.frozen) m_plane[i] = m;
-    if (WITH_V && !r.frozen) v_plane[i] = v;
+    if (WITH_M && !r.frozen) STORE(m, m_plane);
+    if (WITH_V && !r.frozen) STORE(v, v_plane);
 #endif
     if (bad && !r.frozen) ((__global uint *)blocks)[block * 4 + 3] = 1;
 }
 
-__kernel __attribute__((reqd_work_group_size(BLOCK, 1, 1))) void update_fp32(__global const float *gradient, REST) {
-    __local uint work[BLOCK];
-    update(gradient[get_global_id(0)], work, REST_GIVEN);
+KERNEL update_fp32(__global const float *gradient, REST) {
+    __local uint work[GROUP];
+    update(LOAD(gradient + get_global_id(0) * WIDTH), work, REST_GIVEN);
 }
 
-__kernel __attribute__((reqd_work_group_size(BLOCK, 1, 1))) void update_bf16(__global const ushort *gradient, REST) {
-    __local uint work[BLOCK];
-    update(as_float((uint)gradient[get_global_id(0)] << 16), work, REST_GIVEN);
+KERNEL update_bf16(__global const ushort *gradient, REST) {
+    __local uint work[GROUP];
+    update(FLOAT(V(convert_uint)(LOAD(gradient + get_global_id(0) * WIDTH)) << 16), work, REST_GIVEN);
 }
 
 /* starts: of each block, its start as above, and behind these its form, one word each. */
-__kernel __attribute__((reqd_work_group_size(BLOCK, 1, 1))) void update_sparse(__global const uchar *gradient,
-                                                                               __global const uint *starts, REST) {
-    __local float tile[BLOCK];
-    __local uint work[BLOCK];
-    const uint lane = get_local_id(0), block = get_group_id(0);
-    tile[lane] = 0;
+KERNEL update_sparse(__global const uchar *gradient, __global const uint *starts, REST) {
+    __local float tile[GROUP * WIDTH];
+    __local uint work[GROUP];
+    const uint item = get_local_id(0), i = get_global_id(0) * WIDTH, nblocks = get_global_size(0) / ITEMS;
+    STORE((F)(0), tile + item * WIDTH);
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (lane == 0)
-        scatter(gradient, ((__global const uint4 *)starts)[block], starts[get_num_groups(0) * 4 + block],
-                block * BLOCK % 65536, tile);
+    if (i % BLOCK == 0)
+        scatter(gradient, ((__global const uint4 *)starts)[i / BLOCK], starts[nblocks * 4 + i / BLOCK], i % 65536,
+                tile + item * WIDTH);
     barrier(CLK_LOCAL_MEM_FENCE);
-    update(tile[lane], work, REST_GIVEN);
+    update(LOAD(tile + item * WIDTH), work, REST_GIVEN);
 }
