@@ -6,6 +6,7 @@
 #include "cli/clean_text.h"
 #include "cli/cli.h"
 #include "drive/probe/probe.h"
+#include "near/opencl/opencl_device.h"
 #include "run/lifecycle/volumes.h"
 
 /* Text from the far side may be any bytes. */
@@ -48,6 +49,18 @@ static void describe_speed(const struct shore__run *run, size_t drive, json_t *o
     if (at) json_object_set_new(o, "speed", json_stringn(at, strcspn(at, ",")));
 }
 
+/* The device that computes, if it is opened here and now. */
+static void describe_device(const struct shore__address *at, size_t drive, json_t *o) {
+    struct shore__opencl_options options;
+    struct shore__cl_device device;
+    struct shore_diag diag = {0};
+    if (at->kind->id != SHORE__KIND_OPENCL) return;
+    int rc = shore__opencl_parse(getenv(SHORE__OPENCL_VARIABLE), &options, &diag);
+    if (!rc) rc = shore__opencl_device(options.device, (uint32_t)drive, &device, &diag);
+    const char *text = rc ? diag.text : device.name;
+    json_object_set_new(o, rc ? "error" : "opencl", shore__clean_json(text, strlen(text)));
+}
+
 json_t *shore__cli_drive_json(const struct shore__run *run, size_t drive) {
     const struct shore__address *at = run->settings.drives.item[drive];
     const char *recorded = at->text;
@@ -56,6 +69,7 @@ json_t *shore__cli_drive_json(const struct shore__run *run, size_t drive) {
     struct shore_diag diag = {0};
     json_t *o = json_pack("{s:s}", "drive", name ? name : recorded);
     describe_speed(run, drive, o);
+    describe_device(at, drive, o);
     if (!at->kind->keeps) {
         set_error(o, "in memory, gone with the process");
     } else if (shore__drive_probe(at, &probe, &diag)) {
@@ -97,6 +111,10 @@ void shore__cli_drive_print(const json_t *o) {
             printf(", takes %s", shore__format_size((uint64_t)taken).text);
         if (json_object_get(o, "step")) printf(", step %lld, epoch %lld", number_of(o, "step"), number_of(o, "epoch"));
         if (text_of(o, "speed")[0]) printf(", speed %s", text_of(o, "speed"));
+        if (text_of(o, "opencl")[0]) {
+            fputs(", OpenCL device ", stdout);
+            shore__cli_put_text(stdout, text_of(o, "opencl"), strlen(text_of(o, "opencl")));
+        }
         if (json_is_true(json_object_get(o, "in_use"))) printf(", in use");
     }
     if (error[0]) {

@@ -127,8 +127,9 @@ int shore__move_mend(struct shore__run *run, shore__note_fn note, void *ctx, str
 
 /* ---- choosing volumes -------------------------------------------------------------------------------------------- */
 
-static int place_kept(const struct shore__address *drive, uint64_t generation, struct shore__journal *in,
-                      struct shore_diag *diag) {
+/* kind: an address of the kind that the drive becomes. */
+static int place_kept(const struct shore__address *drive, const struct shore__address *kind, uint64_t generation,
+                      struct shore__journal *in, struct shore_diag *diag) {
     struct shore__spot spot;
     int rc = shore__spot_of(drive, &spot, diag);
     if (rc) return rc;
@@ -138,8 +139,12 @@ static int place_kept(const struct shore__address *drive, uint64_t generation, s
                          "to a file first, or leave the other drives as they are",
                          spot.volume->text);
     } else {
-        rc = shore__addresses_add(&in->new, shore__volume_next(spot.volume, generation)) ? shore__out_of_memory(diag)
-                                                                                         : 0;
+        struct shore__address *next = shore__volume_next(spot.volume, generation), *at = next;
+        if (next && next->kind != kind->kind) {
+            at = shore__address_beside(kind, next->path);
+            free(next);
+        }
+        rc = shore__addresses_add(&in->new, at) ? shore__out_of_memory(diag) : 0;
     }
     free(spot.volume);
     return rc;
@@ -166,13 +171,21 @@ static int check_twice(const struct shore__addresses *drives, const struct shore
     return 0;
 }
 
-/* Index of the present drive that `name` means. A path there may be a directory that is named like a file of ours: only
- * its volume's path tells. */
-static size_t find_kept(const struct shore__addresses *present, const struct shore__journal *in, const char *name) {
+/* Index of the present drive that is meant, also as one of another kind with the same file. A path there may be a
+ * directory that is named like a file of ours: only its volume's path tells. */
+static size_t find_kept(const struct shore__addresses *present, const struct shore__journal *in,
+                        const struct shore__address *drive) {
+    const char *name = drive->text;
     size_t k = shore__drive_find(present, in->from, name, 0);
     bool kept = k < present->count &&
                 (shore__same_path(present->text[k], name) || shore__drive_is_named(in->old.text[k], in->from, name));
-    return kept ? k : present->count;
+    if (kept || !drive->kind->has_file) return kept ? k : present->count;
+    for (k = 0; k < present->count; k++)
+        if (present->item[k]->kind->has_file && present->item[k]->kind != drive->kind &&
+            (shore__same_path(present->item[k]->path, drive->path) ||
+             shore__drive_is_named(in->old.item[k]->path, in->from, drive->path)))
+            break;
+    return k;
 }
 
 static int resolve(const struct shore__run *run, const struct shore__addresses *drives, struct shore__journal *in,
@@ -190,10 +203,11 @@ static int resolve(const struct shore__run *run, const struct shore__addresses *
     }
     for (size_t i = 0; !rc && i < drives->count; i++) {
         const struct shore__address *drive = drives->item[i];
-        size_t k = find_kept(present, in, drive->text);
+        size_t k = find_kept(present, in, drive);
         if (!drive->kind->keeps)
             return shore__fail(diag, SHORE_EUSAGE, "%s keeps nothing after its process: give a directory", drive->text);
-        rc = k < present->count ? place_kept(present->item[k], in->to, in, diag) : place_new(run, drives, i, in, diag);
+        rc = k < present->count ? place_kept(present->item[k], drive, in->to, in, diag)
+                                : place_new(run, drives, i, in, diag);
         if (!rc) rc = check_twice(drives, &in->new, i, diag);
     }
     in->fresh = calloc(drives->count + 1, sizeof *in->fresh);
