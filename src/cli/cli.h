@@ -66,6 +66,7 @@ extern const struct shore__command_line shore__cli_doctor;
 extern const struct shore__command_line shore__cli_machine;
 extern const struct shore__command_line shore__bench_update;
 extern const struct shore__command_line shore__bench_disk;
+extern const struct shore__command_line shore__bench_gather;
 extern const struct shore__command_line shore__bench_compute;
 void shore__cli_version(void);
 /* Describes a drive of a run by its number: what its volume says, and what is wrong. Asks the far side. Never fails. */

@@ -50,7 +50,8 @@ static int check(const struct shore__call *c, const struct shore__volume_desc *d
     struct shore__rows_argument a;
     bool good = c->argument_bytes == SHORE__ROWS_ARGUMENT_BYTES &&
                 shore__fields_get(at, at + c->argument_bytes, argument_fields, &a) && a.bytes &&
-                a.bytes <= SHORE__ROW_BYTES_MOST && a.first <= UINT64_MAX / 2 && kind_fits(c, &a) &&
+                a.bytes <= SHORE__ROW_BYTES_MOST && a.first <= UINT64_C(1) << 62 && a.stripe <= 1u << 30 &&
+                a.stripe % SHORE__ROWS_PAGE == 0 && kind_fits(c, &a) &&
                 (!a.per_stripe || (c->function != SHORE__GATHER && (uint64_t)a.per_stripe * a.bytes <= a.stripe)) &&
                 c->start % SHORE__ROWS_PAGE == 0 && c->bytes % SHORE__ROWS_PAGE == 0;
     const bool scatters = is_scatter(c);
@@ -71,7 +72,6 @@ struct work {
     const struct shore__call *call;
     struct shore__rows_argument a;
     struct shore__rows rows;
-    struct shore__rows_cursor cursor;
     uint32_t most; /* pages of a window */
     bool joins;    /* HI and LO */
     unsigned char *out;
@@ -132,19 +132,20 @@ static void work_on(struct work *k, unsigned char *memory, const struct shore__r
         shore__rows_add_bf16((uint16_t *)(void *)there, values, p->bytes / 2);
 }
 
-/* While the pages of a window are written, those of the next are read. No page is in two. */
+/* While the rows of a window are worked on, the pages of the next are read, and those of the one before written. */
 static int go_through(struct work *k, bool writes, struct shore_diag *diag) {
     struct window *now = &k->window[0], *next = &k->window[1];
+    struct shore__rows_cursor ahead = {0}, cursor = {0};
     struct shore__rows_part part;
-    now->pages = shore__rows_collect(&k->rows, &k->cursor, now->page, k->most);
+    now->pages = shore__rows_collect(&k->rows, &ahead, now->page, k->most);
     move_pages(k, now, false);
     int rc = k->reach->wait(k->reach, diag);
     while (!rc && now->pages) {
-        while (shore__rows_part(&k->rows, &k->cursor, now->page, now->pages, &part))
-            work_on(k, now->memory, &part);
-        next->pages = shore__rows_collect(&k->rows, &k->cursor, next->page, k->most);
-        if (writes) move_pages(k, now, true);
+        next->pages = shore__rows_collect(&k->rows, &ahead, next->page, k->most);
         move_pages(k, next, false);
+        while (shore__rows_part(&k->rows, &cursor, now->page, now->pages, &part))
+            work_on(k, now->memory, &part);
+        if (writes) move_pages(k, now, true);
         rc = k->reach->wait(k->reach, diag);
         struct window *swap = now;
         now = next;
@@ -192,6 +193,7 @@ const struct shore__function shore__gather = {
     .over = SHORE__OVER_SEGMENTS,
     .of_step = true,
     .repeats = true,
+    .link_in = SHORE__COUNTER(link_control),
     .link_out = SHORE__COUNTER(link_out_params),
     .reads = SHORE__COUNTER(drive_read_fetch),
     .check = check,
@@ -202,6 +204,7 @@ const struct shore__function shore__gather_scratch = {
     .name = "GATHER_SCRATCH",
     .over = SHORE__OVER_SCRATCH,
     .repeats = true,
+    .link_in = SHORE__COUNTER(link_control),
     .link_out = SHORE__COUNTER(link_activations),
     .reads = SHORE__COUNTER(drive_read_scratch),
     .check = check,

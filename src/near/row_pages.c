@@ -30,12 +30,11 @@ uint64_t shore__rows_bytes(const struct shore__rows *r) {
 
 uint32_t shore__rows_collect(const struct shore__rows *r, struct shore__rows_cursor *c, struct shore__rows_page *page,
                              uint32_t most) {
-    uint32_t n = 0, done = c->done;
-    c->page = 0;
-    for (uint32_t i = c->row; i < r->count; i++, done = 0) {
+    uint32_t n = 0;
+    for (; c->row < r->count; c->row++, c->done = 0) {
         uint64_t begin, end, stop;
-        extent_of(r, i, &begin, &end);
-        for (begin += done; begin < end; begin = stop) {
+        extent_of(r, c->row, &begin, &end);
+        for (begin += c->done; begin < end; begin = stop) {
             uint64_t number = begin / SHORE__ROWS_PAGE;
             stop = (number + 1) * SHORE__ROWS_PAGE < end ? (number + 1) * SHORE__ROWS_PAGE : end;
             if (!n || page[n - 1].number != number) {
@@ -43,6 +42,7 @@ uint32_t shore__rows_collect(const struct shore__rows *r, struct shore__rows_cur
                 page[n++] = (struct shore__rows_page){.number = number};
             }
             page[n - 1].wanted += (uint32_t)(stop - begin);
+            c->done += (uint32_t)(stop - begin);
         }
     }
     return n;
@@ -64,7 +64,7 @@ bool shore__rows_part(const struct shore__rows *r, struct shore__rows_cursor *c,
         if (begin == end) continue;
         while (c->page < npages && page[c->page].number < begin / SHORE__ROWS_PAGE)
             c->page++;
-        if (c->page == npages) return false;
+        if (c->page == npages) break;
         uint32_t n = 1;
         while (c->page + n < npages && (page[c->page].number + n) * SHORE__ROWS_PAGE < end &&
                page[c->page + n].number == page[c->page].number + n)
@@ -78,5 +78,6 @@ bool shore__rows_part(const struct shore__rows *r, struct shore__rows_cursor *c,
         c->offset += part->bytes;
         return true;
     }
+    c->page = 0; /* the next window */
     return false;
 }

@@ -2,13 +2,13 @@
  *
  * A table lies in a space of bytes. A request names rows, ascending and each once, so those of one page follow each
  * other: the page is read once, and pages that are neighbours are one read. The caller goes through the space in
- * windows:
+ * windows of pages, with one cursor for what is read and one for what is done:
  *
- *     n = shore__rows_collect(&rows, &cursor, page, most)     the pages of the next rows, ascending; 0: all is done
- *     read them into memory, one behind the other
- *     while (shore__rows_part(&rows, &cursor, page, n, &part))
- *         work on part.bytes bytes at memory + part.at, which are those from part.offset on of all the rows in a row
- */
+ *     n = shore__rows_collect(&rows, &ahead, page, most)     the pages of the next rows, ascending; 0: there are no
+ * more read them into memory, one behind the other while (shore__rows_part(&rows, &cursor, page, n, &part)) work on
+ * part.bytes bytes at memory + part.at, which are those from part.offset on of all the rows in a row
+ *
+ * No page is in two windows. */
 #ifndef SHORE_NEAR_ROW_PAGES_H
 #define SHORE_NEAR_ROW_PAGES_H
 
@@ -32,7 +32,7 @@ struct shore__rows {
 struct shore__rows_cursor {
     uint32_t row;    /* index of the next one */
     uint32_t done;   /* bytes of it that are done, of those that are not left out */
-    uint32_t page;   /* of the window; collecting begins again at 0 */
+    uint32_t page;   /* of the window */
     uint64_t offset; /* bytes of all rows that are done */
 };
 
@@ -51,7 +51,7 @@ bool shore__rows_valid(const uint32_t *row, uint32_t count, uint64_t rows);
 /* Bytes of all the rows that are not left out. */
 uint64_t shore__rows_bytes(const struct shore__rows *rows);
 
-/* See above. Does not move the cursor, but begins a window. */
+/* See above. */
 uint32_t shore__rows_collect(const struct shore__rows *rows, struct shore__rows_cursor *cursor,
                              struct shore__rows_page *page, uint32_t most);
 bool shore__rows_part(const struct shore__rows *rows, struct shore__rows_cursor *cursor,

@@ -10,6 +10,9 @@ int shore__cli_bench(int argc, char **argv) {
         {"disk", &shore__bench_disk,
          "bytes a second that the drive itself moves in the same pattern, without computing",
          "--drive PATH... [--json]", NULL},
+        {"gather", &shore__bench_gather,
+         "bytes over the link and time of random rows of a table, in whole pages and gathered",
+         "--drive PATH... [--size SIZE] [--json]", NULL},
         {"compute", &shore__bench_compute, "rates of the matrix products of a model, as bf16 and as fp32", "[--json]",
          NULL},
     };
@@ -18,8 +21,8 @@ int shore__cli_bench(int argc, char **argv) {
         .count = sizeof benches / sizeof benches[0],
         .word = "bench",
         .what = "benchmark",
-        .otherwise = "there are update, disk and compute",
-        .ask = "bench what? update, disk or compute",
+        .otherwise = "there are update, disk, gather and compute",
+        .ask = "bench what? update, disk, gather or compute",
         .last = "'longshore bench update --help' lists its flags.",
     };
     if (argc > 0 && (strcmp(argv[0], "drive") == 0 || strcmp(argv[0], "drives") == 0)) {

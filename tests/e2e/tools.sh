@@ -218,6 +218,12 @@ documented "bench update" "$place/log"
 refused "a size too small" "--size takes a size from 16.00 MiB to .*, not '15MiB'" bench disk --drive "$place/d" --size 15MiB
 must bench disk --drive "$place/d" --size 16MiB --passes 1 --json
 documented "bench disk" "$place/log"
+must bench gather --drive "$place/d" --size 4MiB --passes 1 --json
+documented "bench gather" "$place/log"
+awk -v a="$(number page_reads)" -v b="$(number distinct_pages)" 'BEGIN {exit !(a > 0 && a == b)}' && ok "bench gather" ||
+    fail "bench gather reads other pages than those that hold the rows"
+must bench gather --drive "$place/d" ram: --size 2MiB --share 3 --passes 1
+refused "a table too small" "--size takes a size of at least 1.00 MiB, not '1023KiB'" bench gather --drive "$place/d" --size 1023KiB
 must bench compute --width 64 --rows 64 --slice 64 --json
 documented "bench compute" "$place/log"
 ONEDNN_MAX_CPU_ISA=AVX2 must bench compute --width 64 --rows 64 --slice 64 # which has no products in bf16

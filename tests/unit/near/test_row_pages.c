@@ -67,7 +67,7 @@ static void each_page_is_read_once(void **state) {
     assert_true(want && got);
     for (int round = 0; round < 400; round++) {
         struct shore__rows r;
-        struct shore__rows_cursor cursor = {0};
+        struct shore__rows_cursor cursor = {0}, ahead = {0};
         struct shore__rows_part part;
         uint32_t n, most = 1 + (uint32_t)draw(64);
         uint64_t wanted = 0, done = 0;
@@ -76,7 +76,7 @@ static void each_page_is_read_once(void **state) {
         uint64_t bytes = pick_plainly(&r, want, used);
         assert_int_equal(shore__rows_bytes(&r), bytes);
         memset(read, 0, sizeof read);
-        while ((n = shore__rows_collect(&r, &cursor, page, most))) {
+        while ((n = shore__rows_collect(&r, &ahead, page, most))) {
             uint32_t run = shore__rows_run(page, n);
             assert_true(run >= 1 && run <= n && page[run - 1].number == page[0].number + run - 1);
             assert_true(run == n || page[run].number > page[0].number + run);
