@@ -56,7 +56,7 @@ static void describe_device(const struct shore__address *at, size_t drive, json_
     struct shore_diag diag = {0};
     if (at->kind->id != SHORE__KIND_OPENCL) return;
     int rc = shore__opencl_parse(getenv(SHORE__OPENCL_VARIABLE), &options, &diag);
-    if (!rc) rc = shore__opencl_device(options.device, (uint32_t)drive, &device, &diag);
+    if (!rc) rc = shore__opencl_device(&options, (uint32_t)drive, &device, &diag);
     const char *text = rc ? diag.text : device.name;
     json_object_set_new(o, rc ? "error" : "opencl", shore__clean_json(text, strlen(text)));
 }

@@ -6,6 +6,8 @@
 
 #include <errno.h>
 
+#include "near/opencl/opencl_device.h"
+
 struct config {
     const char *name, *kinds;
     enum shore_io io;
@@ -58,7 +60,10 @@ static inline struct shore_fleet_options options_of(const struct config *c, cons
  * the others are. CI has one. */
 static inline bool refused_here(const struct config *c, int rc) {
     const char *ci = getenv("CI");
-    if (rc == SHORE_EMISSING && strchr(c->kinds, 'o')) return !ci || strcmp(ci, "true") != 0;
+    struct shore__opencl_options options;
+    struct shore__cl_device device;
+    if (rc && strchr(c->kinds, 'o') && !shore__opencl_parse(getenv(SHORE__OPENCL_VARIABLE), &options, NULL))
+        return shore__opencl_device(&options, 0, &device, NULL) && (!ci || strcmp(ci, "true") != 0);
     return rc && c->io == SHORE_IO_URING && rc != SHORE_EEXISTS;
 }
 

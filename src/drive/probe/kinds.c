@@ -64,7 +64,7 @@ int shore__drive_may_be_made(const struct shore__address *at, struct shore_diag 
     struct shore__cl_device device;
     int rc = 0;
     if (at->kind->id == SHORE__KIND_OPENCL) rc = shore__opencl_parse(getenv(SHORE__OPENCL_VARIABLE), &options, diag);
-    if (!rc && at->kind->id == SHORE__KIND_OPENCL) rc = shore__opencl_device(options.device, 0, &device, diag);
+    if (!rc && at->kind->id == SHORE__KIND_OPENCL) rc = shore__opencl_device(&options, 0, &device, diag);
     if (rc) return rc;
     return at->kind->has_file ? shore__file_may_be_made(at->path, diag) : 0;
 }

@@ -47,6 +47,7 @@ struct opencl {
     cl_kernel kernel[KERNELS];
     cl_mem codes;
     bool shared; /* the kernel works on planes where they are */
+    bool whole;  /* kernel[0] is that of hls/: it takes a chunk at once, in any form */
     uint64_t state_bytes;
     char name[300];
     struct slot slot[];
@@ -73,7 +74,8 @@ static cl_mem lend(struct opencl *o, struct slot *s, unsigned way, const void *h
     cl_mem_flags flags = way == IN ? CL_MEM_READ_ONLY : way == OUT ? CL_MEM_WRITE_ONLY : CL_MEM_READ_WRITE;
     if (s->failed) return NULL;
     cl_mem mem = o->device.unified ? o->cl->clCreateBuffer(o->context, flags | CL_MEM_USE_HOST_PTR, bytes, data, &code)
-                                   : o->cl->clCreateBuffer(o->context, flags, bytes, NULL, &code);
+                                   : o->cl->clCreateBuffer(o->context, flags, (bytes + 63) / 64 * 64, NULL,
+                                                           &code); /* words of hls/ */
     if (!went_well(s, "clCreateBuffer", code)) return NULL;
     s->held[s->nheld].mapped = NULL;
     s->held[s->nheld++].mem = mem;
@@ -195,10 +197,29 @@ static size_t gradient_bytes(const struct shore_update *u) {
                                                   (u->form == SHORE_GRADIENT_FP32 ? sizeof(float) : sizeof(uint16_t));
 }
 
+/* What the kernel of hls/ takes behind the arguments of update_sparse(): hls/kernel.h. */
+static void set_whole(struct opencl *o, struct slot *s, cl_uint arg, const cl_mem *blocks,
+                      const struct shore_update *u) {
+    const uint32_t *bytes = o->config.plane_bytes;
+    const uint32_t numbers[] = {
+        u->form,
+        o->config.optimizer,
+        (bytes[SHORE_PLANE_M] ? 1u << SHORE_PLANE_M : 0) | (bytes[SHORE_PLANE_V] ? 1u << SHORE_PLANE_V : 0),
+        (bytes[SHORE_PLANE_M] ? bytes[SHORE_PLANE_M] : bytes[SHORE_PLANE_V]) / 64,
+        u->count,
+    };
+    for (int i = 0; i < 7; i++)
+        set(o, s, o->kernel[0], arg++, sizeof s->state, &s->state);
+    set(o, s, o->kernel[0], arg++, sizeof *blocks, blocks);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        set(o, s, o->kernel[0], arg++, sizeof numbers[i], &numbers[i]);
+}
+
 static void queue_job(struct opencl *o, struct slot *s, struct shore__engine_job *job) {
     const struct shore_update *u = &job->update;
     const size_t blocks = (size_t)u->count * (SHORE_SEGMENT_ELEMS / SHORE__ENGINE_BLOCK_ELEMS);
-    const size_t local = GROUP_ITEMS, elems = blocks * SHORE__ENGINE_BLOCK_ELEMS, items = elems / o->device.width;
+    const size_t elems = blocks * SHORE__ENGINE_BLOCK_ELEMS, local = o->whole ? 1 : GROUP_ITEMS;
+    const size_t items = o->whole ? 1 : elems / o->device.width;
     const size_t params_bytes = u->params_out ? elems * (o->config.fp32_params ? 4 : 2) : 0;
     const bool sparse = u->form == SHORE_GRADIENT_SPARSE;
     const cl_uint params_form = !u->params_out ? 0 : o->config.fp32_params ? 2 : 1;
@@ -206,7 +227,7 @@ static void queue_job(struct opencl *o, struct slot *s, struct shore__engine_job
     for (int p = 0; p < SHORE_PLANE_COUNT; p++)
         at[p + 1] = at[p] + o->config.chunk_segments * o->config.plane_bytes[p];
     planes_in(o, s, u->count);
-    cl_kernel kernel = o->kernel[u->form];
+    cl_kernel kernel = o->kernel[o->whole ? 0 : u->form];
     const unsigned char *codes = u->gradient;
     cl_mem gradient = lend(o, s, IN, sparse ? codes + u->offsets[0] : codes, gradient_bytes(u));
     cl_mem rules = lend(o, s, IN, s->rules, u->ngroups * sizeof *s->rules);
@@ -215,7 +236,7 @@ static void queue_job(struct opencl *o, struct slot *s, struct shore__engine_job
     cl_mem flags = lend(o, s, IN | OUT, job->blocks, blocks * sizeof *job->blocks);
     cl_mem params = params_bytes ? lend(o, s, OUT, u->params_out, params_bytes) : NULL;
     set(o, s, kernel, arg++, sizeof gradient, &gradient);
-    if (sparse) set(o, s, kernel, arg++, sizeof starts, &starts);
+    if (sparse || o->whole) set(o, s, kernel, arg++, sizeof starts, sparse ? &starts : NULL);
     set(o, s, kernel, arg++, sizeof s->state, &s->state);
     for (int p = SHORE_PLANE_LO; p <= SHORE_PLANE_V; p++)
         set(o, s, kernel, arg++, sizeof at[p], &at[p]);
@@ -224,6 +245,7 @@ static void queue_job(struct opencl *o, struct slot *s, struct shore__engine_job
     set(o, s, kernel, arg++, sizeof flags, &flags);
     set(o, s, kernel, arg++, sizeof rules, &rules);
     set(o, s, kernel, arg++, sizeof o->codes, &o->codes);
+    if (o->whole) set_whole(o, s, arg, &flags, u);
     if (!s->failed)
         went_well(s, "clEnqueueNDRangeKernel",
                   o->cl->clEnqueueNDRangeKernel(s->queue, kernel, 1, NULL, &items, &local, 0, NULL, NULL));
@@ -357,11 +379,13 @@ static int make_kernels(struct opencl *o, const char *binary, struct shore_diag 
     snprintf(macros, sizeof macros, "-DOPTIMIZER=%d -DWITH_M=%d -DWITH_V=%d -DCODED=%d", (int)o->config.optimizer,
              bytes[SHORE_PLANE_M] > 0, bytes[SHORE_PLANE_V] > 0, o->config.moments != SHORE_MOMENTS_FP32);
     int rc = shore__cl_program_open(&o->device, o->context, macros, binary, &o->program, diag);
-    for (int k = 0; !rc && k < KERNELS; k++) {
+    if (!rc && *binary) o->kernel[0] = o->cl->clCreateKernel(o->program.program, "update", &code);
+    o->whole = !rc && *binary && !code;
+    for (int k = 0; !rc && !o->whole && k < KERNELS; k++) {
         o->kernel[k] = o->cl->clCreateKernel(o->program.program, names[k], &code);
         if (code && *binary)
-            rc = shore__fail(diag, SHORE_EUSAGE, "opencl binary=%s: has no kernel %s", shore__shown(binary).text,
-                             names[k]);
+            rc = shore__fail(diag, SHORE_EUSAGE, "opencl binary=%s: has no kernel update, and no %s",
+                             shore__shown(binary).text, names[k]);
         else if (code)
             rc = shore__cl_fail(diag, o->device.name, "clCreateKernel", code);
     }
@@ -385,7 +409,7 @@ int shore__opencl_open(struct shore__opencl_config *config, struct shore__engine
     if (!o) return shore__out_of_memory(diag);
     o->engine.ops = &ops;
     o->config = *config;
-    rc = shore__opencl_device(given.device, config->number, &o->device, diag);
+    rc = shore__opencl_device(&given, config->number, &o->device, diag);
     o->cl = o->device.cl;
     if (!rc) rc = fit(o, &given, diag);
     if (!rc) o->context = o->cl->clCreateContext(NULL, 1, &o->device.id, NULL, NULL, &code);

@@ -50,7 +50,9 @@ static void fill(struct check *c, uint32_t round) {
     }
     for (int p = SHORE_PLANE_M; p <= SHORE_PLANE_V; p++) {
         bool fp32 = c->config->moments == SHORE_MOMENTS_FP32;
-        uint32_t coded = fp32 || !bytes[p] ? 0 : CODED, words = bytes[p] / 4;
+        uint32_t coded = fp32 || !bytes[p] ? 0 : CODED;
+        uint32_t words = !bytes[p] ? 0 : coded / 4 + coded / SHORE__MOMENT_BLOCK_ELEMS + ELEMS - coded;
+        memset(c->copy[p], 0, bytes[p]); /* behind the last moment, too */
         for (uint32_t i = 0; i < words; i++) {
             uint64_t bits = shore__random_u64(round, 2 + (uint64_t)p, i);
             float x = hard(bits);

@@ -81,7 +81,7 @@ static bool fits(const struct shore__cl *cl, cl_device_id id, uint32_t index, co
     return strstr(text_of(cl, id, CL_DEVICE_NAME, name, sizeof name), wanted);
 }
 
-static int describe(struct shore__cl_device *d, struct shore_diag *diag) {
+static int describe(struct shore__cl_device *d, const struct shore__opencl_options *options, struct shore_diag *diag) {
     const struct shore__cl *cl = d->cl;
     char text[8192];
     cl_platform_id platform = NULL;
@@ -100,14 +100,15 @@ static int describe(struct shore__cl_device *d, struct shore_diag *diag) {
     d->width = d->exact && number_of(cl, d->id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT) > 1 ? 16 : 1;
     if (!number_of(cl, d->id, CL_DEVICE_AVAILABLE))
         return shore__fail(diag, SHORE_EUSAGE, "OpenCL device %s is not available", d->name);
-    if (config & CL_FP_DENORM && config & CL_FP_ROUND_TO_NEAREST) return 0;
+    if (*options->binary || (config & CL_FP_DENORM && config & CL_FP_ROUND_TO_NEAREST)) return 0;
     return shore__fail(diag, SHORE_EUSAGE,
                        "OpenCL device %s does not keep denormal numbers or does not round to nearest, so its updates "
                        "would differ: name another with opencl device=",
                        d->name);
 }
 
-int shore__opencl_device(const char *wanted, uint32_t number, struct shore__cl_device *out, struct shore_diag *diag) {
+int shore__opencl_device(const struct shore__opencl_options *options, uint32_t number, struct shore__cl_device *out,
+                         struct shore_diag *diag) {
     static const cl_device_type kinds[] = {CL_DEVICE_TYPE_ACCELERATOR, CL_DEVICE_TYPE_GPU, CL_DEVICE_TYPE_ALL};
     cl_device_id ids[DEVICES_MOST], found[DEVICES_MOST];
     uint32_t count, n = 0;
@@ -117,15 +118,15 @@ int shore__opencl_device(const char *wanted, uint32_t number, struct shore__cl_d
     if (rc) return rc;
     for (int k = 0; k < 3 && n == 0; k++)
         for (uint32_t i = 0; i < count; i++)
-            if (fits(out->cl, ids[i], i, wanted, kinds[k])) found[n++] = ids[i];
+            if (fits(out->cl, ids[i], i, options->device, kinds[k])) found[n++] = ids[i];
     if (n) {
         out->id = found[number % n];
-        return describe(out, diag);
+        return describe(out, options, diag);
     }
     char names[600] = "", name[128];
     for (uint32_t i = 0; i < count; i++)
         shore__append(names, sizeof names, "%s%u %s", i ? ", " : "", i,
                       text_of(out->cl, ids[i], CL_DEVICE_NAME, name, sizeof name));
     return shore__fail(diag, SHORE_EUSAGE, "opencl device=%s: there is no such device; there are: %s",
-                       shore__shown(wanted).text, names);
+                       shore__shown(options->device).text, names);
 }

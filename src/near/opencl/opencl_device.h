@@ -32,7 +32,8 @@ struct shore__cl_device {
 };
 
 /* Several that fit take turns: number counts the drives. SHORE_EUSAGE: no library, no platform, no such
- * device, or one that cannot compute as UPDATE does. */
-int shore__opencl_device(const char *wanted, uint32_t number, struct shore__cl_device *out, struct shore_diag *diag);
+ * device, or one that cannot compute as UPDATE does (a binary may do so all the same). */
+int shore__opencl_device(const struct shore__opencl_options *options, uint32_t number, struct shore__cl_device *out,
+                         struct shore_diag *diag);
 
 #endif
