@@ -53,6 +53,9 @@ static json_t *notes_json(const struct shore__plan_report *r) {
     json_t *list = json_array();
     if (o->lora)
         json_array_append_new(list, json_sprintf("adapters of rank %u are trained, and the model is frozen", o->lora));
+    if (o->forecast.gathers)
+        json_array_append_new(list, json_string("forward fetches the rows of the embedding that a batch looks up, and "
+                                                "not all of it (--gather)"));
     if (o->forecast.budget_bytes < o->settings->memory_bytes)
         json_array_append_new(list, json_sprintf("%s has no more memory that can be pinned", o->machine->name));
     if (!o->facts.one_memory)
@@ -108,6 +111,7 @@ json_t *shore__plan_json(const struct shore__plan_report *r) {
     json_object_set_new(j, "activations",
                         json_pack("{s:I, s:I, s:I}", "kept", (json_int_t)w->kept_bytes, "recomputed",
                                   (json_int_t)w->recomputed_bytes, "offloaded", (json_int_t)w->offloaded_bytes));
+    json_object_set_new(j, "gather", json_boolean(w->gathers));
     json_object_set_new(j, "moved", moved);
     json_object_set_new(j, "written_bytes_per_day", bytes_json((uint64_t)written_per_day(w)));
     if (r->tbw_bytes && w->drive_write_most_bytes)

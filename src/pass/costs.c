@@ -1,6 +1,7 @@
 #include "pass/costs.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,6 +33,17 @@ uint32_t shore__trained_segments(const struct shore__facts *f, uint32_t block) {
     if (!f->lora_rank) return f->model->layout->blocks[block].segments;
     if (block == 0 || block == shore__model_head(f->model)) return 0;
     return (uint32_t)((adapter_elems(f, block) + SHORE_SEGMENT_ELEMS - 1) / SHORE_SEGMENT_ELEMS);
+}
+
+/* ---- lookups ----------------------------------------------------------------------------------------------------- */
+
+uint64_t shore__rows_most(const struct shore__facts *f) {
+    return f->batch.rows < f->model->arch.vocab ? f->batch.rows : f->model->arch.vocab;
+}
+
+uint64_t shore__rows_expected(const struct shore__facts *f) {
+    double vocab = f->model->arch.vocab;
+    return (uint64_t)ceil(vocab * (1 - pow(1 - 1 / vocab, (double)f->batch.rows)));
 }
 
 /* ---- computing --------------------------------------------------------------------------------------------------- */
@@ -204,6 +216,10 @@ static enum shore_gradient_form form_of(const struct shore__facts *f) {
 /* Bytes of these segments' gradient on the link. */
 static uint64_t gradient_bytes(const struct shore__facts *f, uint32_t block, uint32_t segment, uint32_t count) {
     const struct shore_layout *layout = f->model->layout;
+    if (!block && shore__sends_rows(f)) { /* each with a head of 16 bytes */
+        uint64_t row = f->model->arch.d_model * (uint64_t)(f->gradient_bf16 ? 2 : 4) + 16;
+        return shore__rows_expected(f) * row * count / layout->blocks[0].segments;
+    }
     if (f->compressed)
         return (uint64_t)(f->compress * (double)shore__layout_elems(layout, block, segment, count) *
                           SPARSE_ENTRY_BYTES);

@@ -28,6 +28,11 @@ double shore__costing_share(const struct shore__costing *c, uint32_t drive);
 /* Segments of a block that a step updates: all of them, or those of a layer's adapters, as if they were its first. */
 uint32_t shore__trained_segments(const struct shore__facts *f, uint32_t block);
 
+/* Rows of the embedding that a batch looks up: at most, and as many as are expected if its tokens are spread over the
+ * vocabulary. */
+uint64_t shore__rows_most(const struct shore__facts *f);
+uint64_t shore__rows_expected(const struct shore__facts *f);
+
 /* Whether the machine knows how much slower its drives are with the least buffers. */
 bool shore__knows_least_ring(const struct shore__facts *f);
 

@@ -5,6 +5,7 @@
 #include "base/diag.h"
 #include "drive/planes.h"
 #include "pass/costs.h"
+#include "pass/lookups.h"
 #include "pass/operations.h"
 #include "pass/row_tensor.h"
 #include "plan/budget.h"
@@ -195,7 +196,8 @@ static void add_pieces(const struct description *d, uint32_t held) {
         piece.bytes = i < m->arch.n_layer ? shore__trained_segments(f, i + 1) * SEGMENT_BYTES : 0;
         piece.without = 0;
         if (i > m->arch.n_layer) {
-            piece.bytes = f->lora_rank ? 0 : slice_piece_bytes(m, slice % m->nslices);
+            bool rows = shore__sends_rows(f) && slice < m->nslices;
+            piece.bytes = f->lora_rank || rows ? 0 : slice_piece_bytes(m, slice % m->nslices);
             piece.without = held;
         }
         shore_program_makes(d->program, made_at(m, i), shore_program_tensor(d->program, &piece));
@@ -329,7 +331,8 @@ int shore__step_describe(const struct shore__facts *f, struct shore__step_way ho
     int rc = shore__operations_describe(f, d->how.ring == SHORE__RING_LEAST, d->program, diag);
     d->plan->workspace = shore_program_tensor(d->program, &workspace);
     shore__batch_describe(m, f->mode, &f->batch, d->program);
-    shore__pages_describe(m, f->mode, f->one_memory, d->program);
+    shore__pages_describe(f, d->program);
+    shore__lookups_describe(f, d->program);
     describe_backward(d); /* samples take these first; activations are idle then, so parameters may use them too */
     struct shore_tensor sample = shore__row_tensor(SHORE__ROW_SAMPLE, 0, SHORE_PLACE_BOTH,
                                                    f->samples ? shore__generate_bytes(m, f->mode, 1) : 0);
@@ -359,6 +362,7 @@ static void fill_host(const struct shore__facts *f, struct shore__train_plan *ou
 void shore__step_read_fates(const struct shore__facts *f, struct shore__step_way how, struct shore__train_plan *out) {
     out->units = f->batch.units;
     out->head_units = how.head_units;
+    out->gathers = f->gathers;
     out->kept_logits = fate_of(out, out->logits).bytes / tile_bytes(f);
     out->gradient_buffers = (uint32_t)fate_of(out, out->pieces).count;
     out->hold_table_gradient = fate_of(out, out->table).way == SHORE_WAY_KEEP || !f->scratch;

@@ -19,6 +19,7 @@ struct shore__train_plan {
     size_t kept_logits; /* tiles (slice, unit) of the logits that stay until backward */
     uint32_t gradient_buffers;
     uint32_t host_buffers, host_segments; /* chunks of updates on the host at a time, and segments of each */
+    bool gathers;                         /* forward gathers the rows that it looks up: see lookups.h */
     bool hold_table_gradient;             /* the table's gradient stays in memory; otherwise its slices go to scratch */
     uint64_t ring_bytes;                  /* of the fleet */
     uint64_t fleet_bytes;                 /* of the fleet, rings and all */
@@ -42,6 +43,7 @@ enum shore__ring { SHORE__RING_IF_LEFT, SHORE__RING_WANTED, SHORE__RING_LEAST };
 struct shore__step_way {
     size_t head_units; /* units that go through the head at once */
     bool moves;        /* inner activations that the drives have room for are not computed again: --offload on */
+    bool gathers;      /* rows of the embedding, instead of its slices */
     enum shore__ring ring;
 };
 

@@ -13,7 +13,7 @@ static void describe_reading(const struct shore__facts *f, uint64_t generation_b
     size_t rows = generation_bytes ? 1 : f->batch.rows;
     shore_program_operation(program, "pass");
     shore__row_add(program, SHORE__ROW_WORKSPACE, 0, SHORE_PLACE_DEVICE, f->workspace_bytes);
-    shore__pages_describe(m, f->mode, f->one_memory, program);
+    shore__pages_describe(f, program);
     if (generation_bytes)
         shore__row_add(program, SHORE__ROW_GENERATION, 0, SHORE_PLACE_BOTH, generation_bytes);
     else

@@ -37,13 +37,26 @@ struct shore__facts {
     bool compressed, gradient_bf16, host_update, samples;
     bool never_speculates; /* updates begin once the norm is known */
     uint32_t tokens;       /* of the tokenizer, as far as one is named */
-    enum shore__when offload;
+    enum shore__when offload, gather;
     enum shore_policy policy;
     double compress;               /* share of the gradients' elements that are sent, if they are compressed */
     uint64_t compression_bytes;    /* memory that compression takes */
     uint64_t trace_bytes;          /* memory that a trace takes */
     uint64_t written_per_day_most; /* bytes that all drives together may write in a day; 0: any */
     uint32_t lora_rank;            /* adapters of this rank are trained, and the base is only read; 0: all of it is */
+
+    bool gathers; /* of a plan: forward fetches the rows of the embedding that the batch looks up */
 };
+
+/* Whether forward may gather rows: a tied embedding comes for the head, and the package has it whole. */
+static inline bool shore__may_gather(const struct shore__facts *f) {
+    return f->gather != SHORE__OFF && !f->model->arch.tied && !f->lora_rank;
+}
+
+/* Whether the embedding's gradient leaves as the rows that were looked up. What compression selects from is the whole
+ * table, as what waits on the drives for an update on the host; and learned positions lie in its block. */
+static inline bool shore__sends_rows(const struct shore__facts *f) {
+    return f->gathers && !f->compressed && !f->host_update && !f->model->arch.learned_positions;
+}
 
 #endif

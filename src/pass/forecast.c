@@ -116,9 +116,11 @@ static uint64_t padding(const struct shore__facts *f, const struct shore__train_
     uint64_t kept = 0;
     for (uint32_t i = 0; i < p->program->ntensors; i++) {
         const struct shore_tensor *t = &p->program->tensor[i];
+        if (t->key == SHORE__ROW_GATHERED) moves += t->moved_bytes, crosses += t->moved_bytes;
         if (t->key != SHORE__ROW_PAGE) continue;
         struct shore__page_id id = shore__page_at(m, t->index);
         uint32_t segment, count;
+        if (p->gathers && id.kind == SHORE__PAGE_SLICE && !id.block) continue; /* rows of it come */
         shore__page_segments(m, id, &segment, &count);
         /* a tail is fetched in every step, which is a cost of its own; and the host updates its pages itself */
         bool stays = p->plan->fate[i].way == SHORE_WAY_KEEP;
@@ -153,6 +155,7 @@ static uint64_t written_most(const struct shore__facts *f, const struct shore__t
 static void fill_times(const struct shore__facts *f, const struct shore__train_plan *p, struct shore__forecast *out) {
     const struct shore_plan_times times = p->plan->times;
     out->step_seconds = times.step_seconds;
+    out->gathers = p->gathers;
     memcpy(out->lane_seconds, times.lane_seconds, sizeof out->lane_seconds);
     out->bound = times.bound;
     out->drive_read_bytes = times.drive_read_bytes;

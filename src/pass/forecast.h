@@ -37,6 +37,7 @@ struct shore__forecast {
     uint64_t drive_write_most_bytes;                          /* of the drive that writes most */
     /* activations (boundary and inner) that backward needs: in memory, computed again, on the drives */
     uint64_t kept_bytes, recomputed_bytes, offloaded_bytes;
+    bool gathers;        /* the rows of the embedding that a batch looks up come, instead of all of it */
     double plan_seconds; /* that planning took */
 };
 

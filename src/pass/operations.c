@@ -141,6 +141,7 @@ static struct reader of_page(const struct shore__facts *f, uint32_t number) {
     struct shore__page_id id = shore__page_at(f->model, number);
     unsigned samples = f->samples ? BETWEEN : 0;
     if (id.kind == SHORE__PAGE_LAYER) return (struct reader){LAYERS | samples, id.block};
+    if (f->gathers && id.kind == SHORE__PAGE_SLICE && !id.block) return (struct reader){BETWEEN, 0};
     unsigned what = id.block == 0 ? EMBED : 0;
     bool table = id.kind == SHORE__PAGE_SLICE && id.block == shore__model_table_block(f->model);
     if (table || id.block == shore__model_head(f->model)) what |= HEAD;
@@ -184,13 +185,15 @@ void shore__operations_read(const struct shore__facts *f, struct shore_program *
     for (uint32_t id = 0; id < program->ntensors; id++) {
         const struct shore_tensor *t = &program->tensor[id];
         struct reader by = who_reads(f, t);
+        if (t->key == SHORE__ROW_GATHERED) shore_program_changes(program, shore__phase_backward(n, 0), id);
         if (t->key == SHORE__ROW_PAGE && !f->lora_rank) shore_program_changes(program, changed_at(f, t->index), id);
         for (uint32_t op = 0; op < program->nops; op++) {
             struct operation o = operation_at(n, op);
             if (!(by.what & o.what) || (by.layer && o.layer && by.layer != o.layer)) continue;
             shore_program_reads(program, op, id);
             if (f->one_memory || o.what == BETWEEN || o.what == OUTPUT || t->buffers) continue;
-            if (t->key == SHORE__ROW_GRADIENT) shore_program_costs(program, op, SHORE_LANE_BUS_OUT, 0, t->bytes);
+            if (t->key == SHORE__ROW_GRADIENT || t->key == SHORE__ROW_ROW_GRADIENT)
+                shore_program_costs(program, op, SHORE_LANE_BUS_OUT, 0, t->bytes);
         }
     }
 }

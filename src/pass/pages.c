@@ -70,22 +70,24 @@ static void add_buffers(struct shore_program *program, enum shore__row key, uint
     shore_program_tensor(program, &buffers);
 }
 
-void shore__pages_describe(const struct shore__model *m, enum shore__mode mode, bool one_memory,
-                           struct shore_program *program) {
+void shore__pages_describe(const struct shore__facts *f, struct shore_program *program) {
+    const struct shore__model *m = f->model;
+    enum shore__mode mode = f->mode;
     for (uint32_t i = 0; i < shore__pages_count(m); i++) {
         struct shore__page_id id = shore__page_at(m, i);
         struct shore_tensor page =
             shore__row_tensor(SHORE__ROW_PAGE, i, SHORE_PLACE_PINNED, shore__page_bytes(m, mode, id));
         page.ways = id.kind == SHORE__PAGE_TAIL ? 0 : SHORE_WAY_KEEP | SHORE_WAY_MOVE;
+        if (f->gathers && id.kind == SHORE__PAGE_SLICE && !id.block) page.ways = SHORE_WAY_MOVE; /* samples read them */
         page.group = group_of(id.kind);
         shore_program_tensor(program, &page);
     }
     add_buffers(program, SHORE__ROW_LAYER_BUFFER, 0, SHORE_PLACE_PINNED, SHORE__GROUP_LAYERS);
     add_buffers(program, SHORE__ROW_SLICE_BUFFER, 0, SHORE_PLACE_PINNED, SHORE__GROUP_SLICES);
-    for (uint32_t i = 0; i < 2 && !one_memory; i++)
+    for (uint32_t i = 0; i < 2 && !f->one_memory; i++)
         shore__row_add(program, SHORE__ROW_TAIL_THERE, i, SHORE_PLACE_DEVICE,
                        shore__page_bytes(m, mode, shore__page_at(m, i)));
-    for (uint32_t i = 0; i < 2 && !one_memory; i++) { /* two, so that one is copied while the other is computed with */
+    for (uint32_t i = 0; i < 2 && !f->one_memory; i++) { /* one is copied while the other is computed with */
         add_buffers(program, SHORE__ROW_LAYER_THERE, i, SHORE_PLACE_DEVICE, SHORE__GROUP_LAYERS);
         add_buffers(program, SHORE__ROW_SLICE_THERE, i, SHORE_PLACE_DEVICE, SHORE__GROUP_SLICES);
     }

@@ -4,7 +4,7 @@
 #ifndef SHORE_PASS_PAGES_H
 #define SHORE_PASS_PAGES_H
 
-#include "model/model.h"
+#include "pass/facts.h"
 #include "pass/row_keys.h"
 #include "plan/program.h"
 
@@ -32,7 +32,6 @@ uint64_t shore__page_bytes(const struct shore__model *m, enum shore__mode mode, 
 /* Adds the pages to a program. Tensors PAGE, in the order of their numbers, stay in memory or share LAYER_BUFFER and
  * SLICE_BUFFER: one each, or two to prefetch. LAYER_THERE, SLICE_THERE and TAIL_THERE hold copies for a device that
  * does not see the host's memory. PREPARED_LAYER, PREPARED_SLICE and PREPARED_TAIL hold the form that products read. */
-void shore__pages_describe(const struct shore__model *m, enum shore__mode mode, bool one_memory,
-                           struct shore_program *program);
+void shore__pages_describe(const struct shore__facts *f, struct shore_program *program);
 
 #endif

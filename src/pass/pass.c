@@ -37,6 +37,17 @@ static bool touches(const int32_t *tokens, size_t rows, const struct shore__slic
     return false;
 }
 
+static int add_positions(const struct shore__model *m, struct shore__compute *c, struct shore__stream *stream,
+                         struct shore__parameters *parameters, size_t rows, size_t seq_len, size_t first_position,
+                         shore__buf x, struct shore_diag *diag) {
+    if (!m->arch.learned_positions) return 0;
+    struct shore__weights w;
+    int rc = shore__parameters_tail(parameters, 0, &w, diag);
+    if (rc) return rc;
+    return shore__op_failed(diag, c->ops->position(c, stream, x, w.role[SHORE__POSITION_TABLE], rows, m->arch.d_model,
+                                                   seq_len, first_position));
+}
+
 int shore__embed(const struct shore__model *m, struct shore__compute *c, struct shore__stream *stream,
                  struct shore__parameters *parameters, struct shore__both tokens, size_t rows, size_t seq_len,
                  size_t first_position, shore__buf x, struct shore_diag *diag) {
@@ -60,12 +71,23 @@ int shore__embed(const struct shore__model *m, struct shore__compute *c, struct 
         if (rc) return rc;
     }
     shore__parameters_want_layer(parameters, 1);
-    if (!m->arch.learned_positions) return 0;
-    struct shore__weights w;
-    int rc = shore__parameters_tail(parameters, 0, &w, diag);
+    return add_positions(m, c, stream, parameters, rows, seq_len, first_position, x, diag);
+}
+
+/* The same for the current batch, from rows that are gathered. */
+static int embed_gathered(struct shore__pass *pass, shore__buf x, struct shore_diag *diag) {
+    struct shore__lookups *l = pass->lookups;
+    size_t rows = shore__pass_rows(pass), d = pass->m->arch.d_model;
+    shore__buf table;
+    int rc = shore__lookups_want(l, pass->tokens.host, rows, diag);
     if (rc) return rc;
-    return shore__op_failed(
-        diag, c->ops->position(c, stream, x, w.role[SHORE__POSITION_TABLE], rows, d, seq_len, first_position));
+    if (pass->m->arch.learned_positions) shore__parameters_want_tail(pass->parameters, 0);
+    shore__parameters_want_layer(pass->parameters, 1);
+    rc = shore__lookups_take(l, rows, &table, diag);
+    if (rc) return rc;
+    rc = pass->c->ops->embed(pass->c, pass->stream, x, table, l->index.device, rows, d, 0, l->count);
+    if (rc) return shore__op_failed(diag, rc);
+    return add_positions(pass->m, pass->c, pass->stream, pass->parameters, rows, pass->seq_len, 0, x, diag);
 }
 
 int shore__pass_put(struct shore__pass *pass, struct shore_diag *diag) {
@@ -81,6 +103,7 @@ int shore__pass_put(struct shore__pass *pass, struct shore_diag *diag) {
 }
 
 int shore__pass_embed(struct shore__pass *pass, shore__buf x, struct shore_diag *diag) {
+    if (pass->lookups) return embed_gathered(pass, x, diag);
     return shore__embed(pass->m, pass->c, pass->stream, pass->parameters, pass->tokens, shore__pass_rows(pass),
                         pass->seq_len, 0, x, diag);
 }

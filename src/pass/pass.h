@@ -4,6 +4,7 @@
 
 #include "base/diag.h"
 #include "pass/batches.h"
+#include "pass/lookups.h"
 #include "pass/parameters.h"
 
 struct shore__pass {
@@ -11,8 +12,9 @@ struct shore__pass {
     struct shore__compute *c;
     struct shore__stream *stream; /* runs everything */
     struct shore__parameters *parameters;
-    struct shore_pages *pages; /* of parameters */
-    size_t sequences, seq_len; /* of the current batch */
+    struct shore__lookups *lookups; /* of the embedding's rows; NULL: its slices are read */
+    struct shore_pages *pages;      /* of parameters */
+    size_t sequences, seq_len;      /* of the current batch */
     size_t most_unit_rows;
     struct shore__both tokens, targets; /* int32 [rows]; target -1: the row does not count */
     size_t counting;                    /* rows of the current batch that count */

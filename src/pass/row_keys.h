@@ -53,6 +53,11 @@ enum shore__memory_class {
     ROW(PREPARED_LAYER, "prepared layer", LAYERS | BETWEEN, PARAMETERS)       \
     ROW(PREPARED_SLICE, "prepared slice", EMBED | HEAD | BETWEEN, PARAMETERS) \
     ROW(PREPARED_TAIL, "prepared tail", EMBED | HEAD | BETWEEN, PARAMETERS)   \
+    ROW(GATHERED, "gathered rows", EMBED, PARAMETERS)                         \
+    ROW(GATHERED_BUFFER, "gathered row buffer", EMBED | BETWEEN, PARAMETERS)  \
+    ROW(PREPARED_ROWS, "prepared rows", EMBED | BETWEEN, PARAMETERS)          \
+    ROW(LOOKUP, "lookup", EMBED | LOOKUPS, WORKSPACE)                         \
+    ROW(LOOKUP_LISTS, "lookup lists", 0, WORKSPACE)                           \
     /* of what forward leaves for backward */                                 \
     ROW(PASSING_BOUNDARY, "passing boundary", LAYERS, BOUNDARIES)             \
     ROW(BOUNDARY, "boundary", 0, BOUNDARIES)                                  \
@@ -66,6 +71,7 @@ enum shore__memory_class {
     ROW(BACKWARD_SCRATCH, "backward scratch", BACKWARD, WORKSPACE)            \
     ROW(TABLE_GRADIENT, "table gradient", GRADIENTS, GRADIENTS)               \
     ROW(TABLE_GRADIENT_BF16, "table gradient bf16", LOOKUPS, GRADIENTS)       \
+    ROW(ROW_GRADIENT, "row gradient", LOOKUPS, GRADIENTS)                     \
     ROW(WHOLE_GRADIENT, "whole gradient", HEAD_BACKWARD | LOOKUPS, GRADIENTS) \
     ROW(GRADIENT, "gradient", 0, GRADIENTS)                                   \
     ROW(PARTIAL_SUMS, "partial sums", GRADIENTS, GRADIENTS)                   \

@@ -6,7 +6,14 @@
 #include "pass/row_keys.h"
 
 /* Groups of tensors that share buffers. */
-enum { SHORE__GROUP_LAYERS = 1, SHORE__GROUP_SLICES, SHORE__GROUP_PIECES, SHORE__GROUP_INPUTS, SHORE__GROUP_INNER };
+enum {
+    SHORE__GROUP_LAYERS = 1,
+    SHORE__GROUP_SLICES,
+    SHORE__GROUP_PIECES,
+    SHORE__GROUP_INPUTS,
+    SHORE__GROUP_INNER,
+    SHORE__GROUP_ROWS
+};
 
 /* A tensor that is always in memory, until its maker says otherwise. */
 static inline struct shore_tensor shore__row_tensor(enum shore__row key, uint32_t index, enum shore_place place,

@@ -7,13 +7,15 @@
 
 /* Gradients go to the drives as far as the plan has no buffers for them, which is known only now. */
 static int spill(const struct shore__facts *f, struct shore__train_plan *out, struct shore_diag *diag) {
-    bool spills, table_stays = out->table != UINT32_MAX && out->hold_table_gradient;
+    bool spills, table_stays = (out->table != UINT32_MAX && out->hold_table_gradient) || shore__sends_rows(f);
     int rc = shore__operations_spill(f, out->gradient_buffers, table_stays, out->program, &spills, diag);
     return rc || !spills ? rc : shore__plan_time(out->plan, diag);
 }
 
-static int plan_with(const struct shore__facts *f, uint64_t budget, struct shore__step_way how,
+static int plan_with(const struct shore__facts *facts, uint64_t budget, struct shore__step_way how,
                      struct shore__train_plan *out, struct shore_diag *diag) {
+    struct shore__facts so = *facts, *f = &so;
+    so.gathers = how.gathers;
     const struct shore_plan_options options = {
         .size = sizeof options,
         .memory_bytes = budget,
@@ -92,12 +94,18 @@ static int plan_rings(const struct shore__facts *f, uint64_t budget, struct shor
 
 int shore__plan_training(const struct shore__facts *f, uint64_t budget, struct shore__train_plan *out,
                          struct shore__needs *needs, struct shore_diag *diag) {
-    struct shore__step_way how = {.head_units = f->batch.units};
+    bool may_gather = shore__may_gather(f);
+    struct shore__step_way how = {.head_units = f->batch.units, .gathers = may_gather && f->gather == SHORE__ON};
     int rc = plan_rings(f, budget, &how, out, needs, diag);
     if (!out->plan) return rc;
     if (rc) return needs && rc == SHORE_EBUDGET && budget < needs->minimum_bytes ? 0 : rc;
+    if (may_gather && !how.gathers) {
+        how.gathers = true;
+        rc = try_other(f, budget, how, false, out, diag);
+        how.gathers = out->gathers;
+    }
     how.moves = f->offload == SHORE__ON && f->scratch;
-    if (how.moves) rc = try_other(f, budget, how, true, out, diag);
+    if (!rc && how.moves) rc = try_other(f, budget, how, true, out, diag);
     how.head_units = 1;
     if (!rc && may_go_one_by_one(f)) rc = try_other(f, budget, how, false, out, diag);
     if (needs) count_pairs(out, needs);

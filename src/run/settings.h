@@ -82,6 +82,7 @@ struct shore__settings {
     enum shore_io io;
     enum shore__when speculate;
     enum shore__when offload;      /* move inner activations to the drives instead of recomputing them */
+    enum shore__when gather;       /* rows of the embedding move instead of all of it */
     double reconnect_seconds;      /* how long a drive on another host may be away */
     uint64_t snapshot_every, keep; /* steps between automatic snapshots, 0: none; how many to keep, 0: all */
     bool host_update;              /* UPDATE on the host instead of beside the drives */

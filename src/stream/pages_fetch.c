@@ -60,6 +60,12 @@ static int end_updates(struct shore_pages *p, struct page *page, bool ahead, boo
     return rc;
 }
 
+int shore__pages_await(struct shore_pages *p, uint32_t page, uint64_t *step, struct shore_diag *diag) {
+    bool pending;
+    *step = p->step;
+    return end_updates(p, &p->pages[page], false, &pending, diag);
+}
+
 static int load(struct shore_pages *p, struct page *page, struct shore_diag *diag) {
     int rc = 0;
     assert(page->at && !page->users && !page->loading && !page->updating);

@@ -25,7 +25,10 @@ int shore__batch_forget_padding(struct trainer *t, struct shore_diag *diag) {
         tokens[i] = -1;
         found = true;
     }
-    return found ? shore__pass_put(&t->pass, diag) : 0;
+    int rc = found ? shore__pass_put(&t->pass, diag) : 0;
+    return rc || !found || !t->pass.lookups
+               ? rc
+               : shore__lookups_forget(t->pass.lookups, tokens, shore__pass_rows(&t->pass), diag);
 }
 
 /* This many give a stable figure, in a small part of the time between two measurements. */

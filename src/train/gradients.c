@@ -6,6 +6,9 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "number/bf16.h"
+#include "number/gather.h"
+#include "pass/costs.h"
 #include "train/host_update.h"
 #include "train/trainer.h"
 
@@ -16,9 +19,11 @@ struct gradients {
     struct piece *pieces; /* layers, the tied head's tail, then slices */
     uint32_t npieces, first_slice;
     uint32_t *due; /* by segment of block 0: the number of units whose lookups its gradient waits for in this step */
-    unsigned char *early;     /* by segment of block 0: complete before the last unit's lookups */
-    struct shore__both whole; /* untied and compressed: the block of either table */
-    void *host_update;        /* memory of --update host */
+    unsigned char *early;       /* by segment of block 0: complete before the last unit's lookups */
+    struct shore__both rows;    /* of the embedding, if its gradient leaves as the rows that were looked up */
+    struct shore_gather *items; /* where they lie */
+    struct shore__both whole;   /* untied and compressed: the block of either table */
+    void *host_update;          /* memory of --update host */
     struct shore_hyper hyper[SHORE__MODEL_GROUPS];
 };
 
@@ -41,6 +46,11 @@ static bool held_in_table(const struct trainer *t, const struct piece *p) {
 /* Whether the piece lies in a whole untied table, which is selected from at once. The two tables take turns. */
 static bool held_whole(const struct trainer *t, const struct piece *p) {
     return t->compressing && t->gradients->whole.host && p->page.kind == SHORE__PAGE_SLICE;
+}
+
+/* Whether the piece leaves as the rows that were looked up. They stay until the step is over. */
+static bool is_rows(const struct trainer *t, const struct piece *p) {
+    return t->gradients->items && p->page.kind == SHORE__PAGE_SLICE && p->page.block == 0;
 }
 
 static void name_pieces(struct trainer *t) {
@@ -76,10 +86,25 @@ static void leave(void *ctx, uint32_t page) {
     shore__parameters_release_page(t->pass.parameters, page);
 }
 
-/* Encodes a segment of a compressed step. */
+/* The rows of a slice. */
+static uint32_t rows_of(const struct trainer *t, const struct piece *p, const struct shore_gather **items) {
+    const struct shore__gather_list all = {t->gradients->items, t->lookups.count};
+    struct shore__slice s = shore__model_slice(t->m, p->page.slice);
+    uint64_t d = t->m->arch.d_model;
+    uint32_t first = shore__gather_first(&all, s.first * d);
+    *items = all.item + first;
+    return shore__gather_first(&all, (s.first + (uint64_t)s.rows) * d) - first;
+}
+
+/* Encodes a segment of a compressed step, or says which rows are sent. */
 static int encode(void *ctx, uint32_t unit, uint32_t segment, struct shore_update *update, struct shore_diag *diag) {
     struct trainer *t = ctx;
     (void)diag;
+    if (is_rows(t, &t->gradients->pieces[unit])) {
+        update->form = SHORE_GRADIENT_ROWS;
+        update->ngather = rows_of(t, &t->gradients->pieces[unit], &update->gather);
+        return 0;
+    }
     if (!t->compressing) return SHORE_STEP_WHOLE;
     update->form = SHORE_GRADIENT_SPARSE;
     shore__compress_fill(t, t->gradients->pieces[unit].page.block, segment, update);
@@ -97,7 +122,7 @@ static int open_step(struct trainer *t, struct shore_diag *diag) {
     if (!units) return shore__fail(diag, -ENOMEM, "out of memory for gradients");
     for (uint32_t i = 0; i < g->npieces; i++) {
         units[i] = unit_of(t->m, &g->pieces[i]);
-        pooled += !held_in_table(t, &g->pieces[i]);
+        pooled += !held_in_table(t, &g->pieces[i]) && !is_rows(t, &g->pieces[i]);
     }
     const struct shore_step_options options = {
         .size = sizeof options,
@@ -134,6 +159,9 @@ int shore__gradients_open(struct trainer *t, struct shore_diag *diag) {
     if (!g->pieces || !g->due || !g->early) return shore__fail(diag, -ENOMEM, "out of memory for gradients");
     g->whole = shore__memory_both(&t->memory, SHORE__ROW_WHOLE_GRADIENT, 0);
     g->host_update = shore__memory_host(&t->memory, SHORE__ROW_HOST_UPDATE, 0);
+    g->rows = shore__memory_both(&t->memory, SHORE__ROW_ROW_GRADIENT, 0);
+    if (g->rows.host && !(g->items = calloc(shore__rows_most(&t->facts), sizeof *g->items)))
+        return shore__out_of_memory(diag);
     name_pieces(t);
     return open_step(t, diag);
 }
@@ -143,6 +171,7 @@ void shore__gradients_close(struct gradients *g) {
     free(g->pieces);
     free(g->due);
     free(g->early);
+    free(g->items);
     free(g);
 }
 
@@ -245,14 +274,66 @@ static int end_compressed(struct trainer *t, struct piece *p, struct shore_diag 
     return rc;
 }
 
+/* ---- rows of the embedding --------------------------------------------------------------------------------------- */
+
+static void list_rows(struct trainer *t, enum shore_dtype dtype) {
+    size_t d = t->m->arch.d_model, bytes = d * (dtype == SHORE_DTYPE_FP32 ? 4 : 2);
+    for (uint32_t i = 0; i < t->lookups.count; i++)
+        t->gradients->items[i] = (struct shore_gather){(char *)t->gradients->rows.host + i * bytes,
+                                                       t->lookups.row[i] * (uint64_t)d, d, dtype};
+}
+
+/* Rounds all rows in place, from their start. */
+static void narrow_rows(struct trainer *t) {
+    uint16_t stretch[4096], *to = t->gradients->rows.host;
+    const float *from = t->gradients->rows.host;
+    size_t elems = (size_t)t->lookups.count * t->m->arch.d_model;
+    for (size_t i = 0, n; i < elems; i += n) {
+        n = elems - i < sizeof stretch / sizeof *stretch ? elems - i : sizeof stretch / sizeof *stretch;
+        shore__bf16_from_f32(stretch, from + i, n);
+        memcpy(to + i, stretch, n * sizeof *stretch);
+    }
+    list_rows(t, SHORE_DTYPE_BF16);
+}
+
+/* Adds the rows of a slice. The last one hands over all. */
+static int end_rows(struct trainer *t, struct piece *p, struct shore_diag *diag) {
+    struct shore_step_gradient g = {.size = sizeof g, .stays = true};
+    if (p->page.slice == 0) list_rows(t, SHORE_DTYPE_FP32);
+    g.ngather = rows_of(t, p, &g.gather);
+    int rc = shore_step_add(t->step, p->unit, &g, diag);
+    if (rc || p->page.slice + 1 < t->m->nslices) return rc;
+    if (t->s->gradient_bf16) narrow_rows(t);
+    for (uint32_t i = 0; !rc && i < t->m->nslices; i++)
+        rc = complete(t, shore__gradients_slice(t, 0, i), diag);
+    return rc;
+}
+
+int shore__gradients_rows(struct trainer *t, struct shore_diag *diag) {
+    struct gradients *g = t->gradients;
+    size_t rows = shore__pass_rows(&t->pass), d = t->m->arch.d_model, bytes = t->lookups.count * d * sizeof(float);
+    int rc = t->c->ops->zero(t->c, t->pass.stream, g->rows.device, bytes);
+    if (!rc)
+        rc = t->c->ops->embed_backward(t->c, t->pass.stream, g->rows.device, t->dx, t->lookups.index.device, rows, d, 0,
+                                       t->lookups.count);
+    if (!rc) rc = shore__get(t->c, t->pass.stream, g->rows.host, g->rows.device, bytes);
+    rc = shore__op_failed(diag, rc);
+    const struct shore_step_landing l = {.size = sizeof l, .until = shore__record(t->c, t->pass.stream)};
+    for (uint32_t i = 0; !rc && i < t->m->nslices; i++)
+        rc = shore_step_land(t->step, shore__gradients_slice(t, 0, i)->unit, &l, diag);
+    return rc;
+}
+
 /* ---- from the device --------------------------------------------------------------------------------------------- */
 
 static int landed(void *ctx, uint32_t unit, uint64_t looked_up, struct shore_diag *diag) {
     struct trainer *t = ctx;
     struct piece *p = &t->gradients->pieces[unit];
     int rc;
-    assert(p->gradient);
-    if (looked_up == TO_SCRATCH) {
+    assert(p->gradient || is_rows(t, p));
+    if (is_rows(t, p)) {
+        rc = end_rows(t, p, diag);
+    } else if (looked_up == TO_SCRATCH) {
         rc = shore__train_scratch_move(t, p->page.slice, true, p->gradient, bytes_of(p), diag);
         if (!rc) give_back(t, p);
     } else if (t->compressing) {

@@ -46,6 +46,8 @@ int shore__gradients_to_scratch(struct trainer *t, struct piece *p, struct shore
 int shore__gradients_from_scratch(struct trainer *t, struct piece *p, struct shore_diag *diag);
 /* Ends a piece that is complete on the device: starts its copy to the host, and the step lands it. */
 int shore__gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag);
+/* For an embedding whose gradient leaves as rows: adds up those of all lookups of the batch, and ends its slices. */
+int shore__gradients_rows(struct trainer *t, struct shore_diag *diag);
 /* For a slice of a tied table held in memory, if the step speculates: hands over the segments that are complete after
  * the head and the lookups of so many units (not the last unit's). This leaves less to do when backward ends. Called
  * once for each number. */

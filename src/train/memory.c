@@ -25,6 +25,7 @@ struct shore__facts shore__train_facts_of(const struct shore__settings *s, const
         .samples = s->sample_every != 0,
         .tokens = s->model || (s->tokenizer && strcmp(s->tokenizer, "bytes") != 0) ? m->arch.vocab : 0,
         .offload = s->offload,
+        .gather = s->gather,
     };
     shore__run_fleet_options(s, 0, false, &f.drives);
     if (s->trace) f.trace_bytes = shore_trace_memory_bytes(f.drives.ndrives);
@@ -101,6 +102,11 @@ int shore__train_lay_out(struct trainer *t, const struct shore__memory *memory, 
     t->table_there = shore__memory_at(memory, SHORE__ROW_TABLE_GRADIENT, 0);
     t->table_narrow = shore__memory_host(memory, SHORE__ROW_TABLE_GRADIENT_BF16, 0);
     rc = shore__parameters_open(&of, t->c, t->pass.stream, memory, &t->pass.parameters, diag);
-    if (!rc) t->pass.pages = shore__parameters_pages(t->pass.parameters);
-    return rc;
+    if (rc) return rc;
+    t->pass.pages = shore__parameters_pages(t->pass.parameters);
+    if (!t->plan.gathers) return 0;
+    t->lookups = (struct shore__lookups){
+        .m = t->m, .c = t->c, .stream = t->pass.stream, .fleet = t->fleet, .pages = t->pass.pages};
+    t->pass.lookups = &t->lookups;
+    return shore__lookups_open(&t->lookups, &t->facts, memory, diag);
 }

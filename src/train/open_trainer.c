@@ -110,6 +110,9 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     if (!rc && t->machine) t->facts.machine = t->machine;
     if (!rc) rc = shore__plan_training(&t->facts, s->memory_bytes, &t->plan, NULL, diag);
     if (rc) return rc;
+    t->facts.gathers = t->plan.gathers;
+    if (s->gather == SHORE__ON && !t->plan.gathers)
+        train_note(t, "--gather on changes nothing: the embedding is tied to the head, which reads all of it");
     pace_computing(t);
     if (t->events->planned) t->events->planned(t->events->ctx, &t->facts, &t->plan);
     if (t->plan.hole_bytes) shore__heap_keep(true);
@@ -155,6 +158,7 @@ void shore__trainer_close(struct trainer *t) {
     free(t->compression);
     shore_step_close(t->step);
     shore__gradients_close(t->gradients);
+    shore__lookups_close(&t->lookups);
     shore__activations_close(t->activations);
     shore__endurance_close(t);
     shore__drift_close(t);

@@ -247,6 +247,7 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
 static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
     const struct shore__model *m = t->m;
     struct shore__pass *pass = &t->pass;
+    if (shore__sends_rows(&t->facts)) return shore__gradients_rows(t, diag);
     int rc = m->arch.tied && !t->table_gradient ? shore_step_land_all(t->step, diag) : 0;
     for (uint32_t i = 0; !rc && i < m->nslices; i++) {
         struct piece *p = shore__gradients_slice(t, 0, i);

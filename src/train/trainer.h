@@ -29,6 +29,7 @@ struct trainer {
     struct shore_machine *machine; /* that it was planned again for; NULL: it was not */
     uint64_t opened_ns;
     struct shore__pass pass;
+    struct shore__lookups lookups; /* if rows of the embedding are gathered */
     shore__buf dx, dx_f32, dlogits, scratch;
     float *table_gradient;  /* of a tied table held in memory: the whole block */
     shore__buf table_there; /* the same on the device */

@@ -34,6 +34,7 @@ static struct shore__facts facts_of(const struct plan_case *x, const struct shor
         .host_update = x->host_update,
         .samples = x->samples,
         .offload = when[x->offload],
+        .gather = SHORE__OFF,
         .compression_bytes = x->compression_bytes,
     };
 }

@@ -43,6 +43,7 @@ static struct shore__facts random_facts(const struct shore__model *m, uint64_t *
         .optimizer = SHORE_ADAMW,
         .fp32_params = f.mode == SHORE__F32,
     };
+    f.gather = pick(draw, 0, 1) ? SHORE__ON : SHORE__OFF;
     return f;
 }
 
@@ -300,7 +301,7 @@ static void what_is_comfortable_keeps_everything(void **state) {
         check_bounds(&x, &p, x.needs.comfortable_bytes);
         assert_int_equal(p.layers, x.m->arch.n_layer);
         assert_int_equal(p.tables, x.m->nslices);
-        assert_int_equal(p.lookups, x.m->arch.tied ? 0 : x.m->nslices);
+        assert_int_equal(p.lookups, x.m->arch.tied || p.p.gathers ? 0 : x.m->nslices);
         assert_int_equal(p.inputs, x.m->arch.n_layer + 1);
         assert_int_equal(p.full_inner, x.m->arch.n_layer * p.p.units);
         assert_int_equal(p.moved_inner, 0);
