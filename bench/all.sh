@@ -12,6 +12,7 @@ run unequal_drives.sh
 run remote_update.sh
 run link_bytes.sh
 run gather.sh
+run gather_lookups.sh
 if [ -n "${SHORT:-}" ]; then run predict.sh quick; else run predict.sh; fi
 run plan_vs_teraio.sh
 if [ -n "${SHORT:-}" ]; then run minimum.sh 5m 124m; else run minimum.sh; fi
