@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "base/diag.h"
+#include "drive/fleet/fleet.h"
 #include "drive/planes.h"
 #include "pass/costs.h"
 #include "pass/lookups.h"
@@ -11,7 +12,6 @@
 #include "plan/budget.h"
 
 #define SEGMENT_BYTES ((uint64_t)SHORE_SEGMENT_ELEMS * 4)
-#define RING_BYTES_EACH (16u << 20)
 
 /* A budget this far above the minimum leaves room for holes in the heap: more than they were seen to take. The room is
  * worth 5 % of a step of 256 tokens with AVX2, and less of longer steps, so memory that activations need more comes
@@ -136,7 +136,7 @@ struct description {
 };
 
 static uint64_t ring_bytes(const struct shore__facts *f) {
-    uint64_t bytes = (uint64_t)RING_BYTES_EACH * f->drives.ndrives;
+    uint64_t bytes = SHORE__RING_BYTES * f->drives.ndrives;
     return f->ring_bytes_most && bytes > f->ring_bytes_most ? f->ring_bytes_most : bytes;
 }
 

@@ -44,7 +44,7 @@ static const struct shore__option options[] = {
     OPTION(TEXT, "emulate", emulate, "FILE", "take as long as the machine would that FILE describes"),
     OPTION(FLAG, "deliver", deliver, NULL, "hand the new bf16 parameters over as well, as training does"),
     OPTION(SIZE, "chunk-size", chunk_bytes, "SIZE", "bytes that UPDATE reads at once; otherwise chosen"),
-    OPTION(SIZE, "ring-size", ring_bytes, "SIZE", "memory of the buffers of all drives; otherwise 16 MiB each"),
+    OPTION(SIZE, "ring-size", ring_bytes, "SIZE", "memory of the buffers of all drives; otherwise 8 MiB each"),
     CHOICE("io", io, "auto|uring|threads|buffered", "how drives are read and written"),
     OPTION(FLAG, "overwrite", overwrite, NULL, "use a device although something is on it (it is lost)"),
     OPTION(FLAG, "json", json, NULL, "one JSON object on one line"),

@@ -67,6 +67,8 @@ struct shore_fleet {
     struct shore__wait_watch *_Atomic wait_watch;   /* or NULL */
 };
 
+/* Memory for the ring of a drive that is not short of it. */
+#define SHORE__RING_BYTES (UINT64_C(8) << 20)
 /* fleet_memory.c: how drives are opened; least: with the least memory that works. */
 struct shore__drive_config shore__fleet_config(const struct shore_layout *layout,
                                                const struct shore_fleet_options *options, bool least);

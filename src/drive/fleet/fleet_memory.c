@@ -6,8 +6,7 @@
 #include "drive/fleet/fleet.h"
 #include "drive/local/local.h"
 
-#define RING_BYTES_DEFAULT (UINT64_C(16) << 20)
-#define RING_BUFFERS 5u
+#define RING_BUFFERS 4u
 #define RING_BUFFERS_LEAST 3u
 #define CHUNK_SEGMENTS_MAX 64u
 #define STAGE_SEGMENTS 4u
@@ -23,15 +22,17 @@ static uint32_t own_drives(const struct shore_fleet_options *o) {
     return own;
 }
 
-/* Divides the memory of one drive's ring: about 5 large buffers; fewer and smaller ones if there is little memory. */
+/* Divides the memory of one drive's ring: 4 large buffers; fewer and smaller ones if there is little memory. Size
+ * counts more than number: 3 buffers of two segments are faster than 6 of one. */
 static void choose_ring(struct shore__drive_config *config, const struct shore_fleet_options *o, bool least) {
     const uint32_t own = own_drives(o);
-    uint64_t bytes = o->ring_bytes ? o->ring_bytes / (own ? own : 1) : RING_BYTES_DEFAULT;
+    uint64_t bytes = o->ring_bytes ? o->ring_bytes / (own ? own : 1) : SHORE__RING_BYTES;
     uint64_t segments = bytes / shore__local_ring_segment_bytes(config->plane_bytes, true);
     if (least || segments < RING_BUFFERS_LEAST) segments = RING_BUFFERS_LEAST;
     uint64_t chunk = o->chunk_segments;
     if (!chunk) {
-        chunk = segments / RING_BUFFERS ? segments / RING_BUFFERS : 1;
+        chunk = segments / RING_BUFFERS;
+        if (chunk < 2) chunk = segments < 2 * RING_BUFFERS_LEAST ? 1 : 2;
         if (chunk > 8) chunk = 8;
     }
     if (chunk > CHUNK_SEGMENTS_MAX) chunk = CHUNK_SEGMENTS_MAX;

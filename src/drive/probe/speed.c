@@ -15,12 +15,12 @@
 
 #define HALF_BYTES (UINT64_C(48) << 20)
 #define CHUNK_BYTES 1u /* the least: this memory is outside the arena */
-#define BUFFERS 5u
+#define BUFFERS 4u
 #define BUFFERS_LEAST 3u
 #define PASSES 2u
 #define FLUSHES 5u
 /* As a drive has them with the memory that it wants: see choose_ring(). */
-#define ENGINE_CHUNK_BYTES (UINT64_C(3) * 12 * SHORE_SEGMENT_ELEMS)
+#define ENGINE_CHUNK_BYTES (UINT64_C(2) * 12 * SHORE_SEGMENT_ELEMS)
 #define HALF_BYTES_MOST (UINT64_C(2) << 30)
 
 int shore__drive_measure(const char *path, enum shore_io io, uint64_t *speed, struct shore_diag *diag) {
