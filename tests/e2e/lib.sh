@@ -7,7 +7,8 @@ LONGSHORE=${LONGSHORE:-$build/longshore}
 COMPARE=${COMPARE:-$build/tool_compare_safetensors}
 PEAK=${PEAK:-$build/tool_peak}
 FAIL_IO_SO=${FAIL_IO_SO:-$build/libtool_fail_io.so}
-for tool in LONGSHORE COMPARE PEAK FAIL_IO_SO; do
+FAKE_OPENCL_SO=${FAKE_OPENCL_SO:-$build/fake_opencl/libOpenCL.so.1}
+for tool in LONGSHORE COMPARE PEAK FAIL_IO_SO FAKE_OPENCL_SO; do
     if grep -q "\$$tool" "$0" && [ ! -e "${!tool}" ]; then
         echo "${!tool} is not built: run 'scripts/build release' first (make builds the program alone)" >&2
         exit 1
