@@ -5,6 +5,7 @@ cd "$(dirname "$0")" || exit 1
 run() { printf '\n== %s\n' "$*"; "./$@"; }
 run fio_vs_update.sh
 run update_moments.sh
+run opencl_update.sh
 run step_overlap.sh
 run compute_share.sh
 run ram_vs_drive.sh

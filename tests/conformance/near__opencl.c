@@ -204,10 +204,11 @@ static void begin_again(char **argv) {
 }
 
 int main(int argc, char **argv) {
+    const struct shore__opencl_options options = {.memory = 0};
     struct shore__cl_device device;
     struct shore_diag diag = {0};
     begin_again(argv);
-    if (shore__opencl_device("", 0, &device, &diag)) {
+    if (shore__opencl_device(&options, 0, &device, &diag)) {
         printf("skipped: %s\n", diag.text);
         return 0;
     }
