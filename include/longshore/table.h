@@ -63,7 +63,7 @@ int shore_table_create(const struct shore_table_options *options, struct shore_t
 
 /* Opens a table at its last commit, with all that has completed since. Drives may come in any order. Errors: as of
  * shore_fleet_open(); SHORE_EMISMATCH (another shape than the options say), SHORE_EFORMAT (this is no table, or its
- * volumes are smaller than it). */
+ * volumes are smaller than it), SHORE_EMISSING (its making was killed: create it). */
 int shore_table_open(const struct shore_table_options *options, struct shore_table **out, struct shore_diag *diag);
 
 /* Waits for all requests, and releases everything. Does not commit. NULL is allowed. */

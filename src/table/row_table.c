@@ -1,5 +1,5 @@
-/* A table lies in the scratch of a fleet whose state is one segment that rests. What it is, is said in the metrics of
- * each commit. */
+/* A table lies in the scratch of a fleet whose state is one segment that rests. The identity of its volumes says what
+ * it is. */
 #include "longshore/table.h"
 
 #include <errno.h>
@@ -92,18 +92,6 @@ static struct shore_fleet_options fleet_options(const struct shore_table_options
     };
 }
 
-static int commit(struct shore_table *t, struct shore_diag *diag) {
-    unsigned char metrics[KEPT_BYTES];
-    struct shore_fleet_info info = {.size = sizeof info};
-    struct shore_wait wait;
-    shore__fields_put(metrics, kept_fields, &t->is);
-    shore_fleet_info(t->fleet, &info);
-    shore_wait_init(&wait);
-    int rc = shore_fleet_commit(t->fleet, info.step, true, metrics, sizeof metrics, shore_wait_completion(&wait));
-    return rc ? shore__fail(diag, rc, "the commit of a table was refused: %s", shore_error_text(rc))
-              : shore_wait(&wait, diag);
-}
-
 static int fill(struct shore_fleet *f, struct shore_diag *diag) {
     float *zeros = shore__arena_alloc(NULL, SHORE_SEGMENT_ELEMS * sizeof *zeros);
     int rc = zeros ? shore_fleet_init_block(f, 0, 0, 1, zeros, NULL, NULL, diag) : shore__out_of_memory(diag);
@@ -147,25 +135,25 @@ int shore_table_create(const struct shore_table_options *given, struct shore_tab
         rc = shore__fail(diag, -EINVAL,
                          "a table has 1 to %u rows of 1 to %u bytes each, not %" PRIu64 " rows of %" PRIu64, UINT32_MAX,
                          SHORE_TABLE_ROW_BYTES_MOST, t->is.rows, row_bytes(&t->is));
+    unsigned char identity[KEPT_BYTES];
     if (!rc) {
         fleet.scratch_bytes = scratch_bytes(&t->is);
+        fleet.identity = identity;
+        fleet.identity_bytes = (uint32_t)(shore__fields_put(identity, kept_fields, &t->is) - identity);
         rc = shore_fleet_create(layout, &fleet, &t->fleet, diag);
     }
     if (!rc) rc = fill(t->fleet, diag);
-    if (!rc) rc = commit(t, diag);
     return finish(t, layout, rc, out);
 }
 
 /* What the volumes say that they hold. */
 static int read_kept(struct shore_table *t, struct shore_diag *diag) {
-    unsigned char metrics[2048];
+    const struct shore__volume_desc *desc = t->fleet->drives[0]->desc;
+    const unsigned char *at = desc->identity;
     struct kept found = {0}, asked = t->is;
-    uint32_t bytes = sizeof metrics;
-    int rc = shore_fleet_metrics(t->fleet, metrics, &bytes);
-    if (!rc &&
-        (bytes != KEPT_BYTES || !shore__fields_get(metrics, metrics + bytes, kept_fields, &found) || !is_table(&found)))
-        rc = SHORE_EFORMAT;
-    if (rc) return shore__fail(diag, rc, "%s holds no table", shore_fleet_drive_path(t->fleet, 0));
+    if (desc->identity_bytes != KEPT_BYTES || !shore__fields_get(at, at + KEPT_BYTES, kept_fields, &found) ||
+        !is_table(&found))
+        return shore__fail(diag, SHORE_EFORMAT, "%s holds no table", shore_fleet_drive_path(t->fleet, 0));
     t->is = found;
     bool other = (asked.rows && asked.rows != found.rows) || (asked.columns && asked.columns != found.columns) ||
                  (asked.columns && (asked.element != found.element || asked.element_bytes != found.element_bytes));
@@ -262,9 +250,15 @@ int shore_table_scatter_add(struct shore_table *t, const uint32_t *row, uint32_t
 }
 
 int shore_table_commit(struct shore_table *t, struct shore_diag *diag) {
+    struct shore_fleet_info info = {.size = sizeof info};
+    struct shore_wait wait;
     if (t->read_only) return shore__fail(diag, -EROFS, "the table was opened to be read only");
     pthread_mutex_lock(&t->committing);
-    int rc = commit(t, diag);
+    shore_fleet_info(t->fleet, &info);
+    shore_wait_init(&wait);
+    int rc = shore_fleet_commit(t->fleet, info.step, true, NULL, 0, shore_wait_completion(&wait));
+    rc = rc ? shore__fail(diag, rc, "the commit of a table was refused: %s", shore_error_text(rc))
+            : shore_wait(&wait, diag);
     pthread_mutex_unlock(&t->committing);
     return rc;
 }

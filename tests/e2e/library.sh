@@ -32,6 +32,7 @@ cat >"$place/program.c" <<'END'
 #include <longshore/state.h>
 #include <longshore/device.h>
 #include <longshore/store.h>
+#include <longshore/table.h>
 #include <longshore/version.h>
 #include <stdio.h>
 #include <string.h>
