@@ -63,7 +63,7 @@ class TrainingArguments(transformers.TrainingArguments):
 
     Args:
         run: Directory of the run. Default: output_dir/run.
-        drives: Directories, files, block devices or ``ssh://HOST/PATH``. Default: the run's directory.
+        drives: Directories, files, block devices, ``opencl:PATH`` or ``ssh://HOST/PATH``. Default: the run's directory.
         memory: Most bytes that Longshore holds, such as "8GiB". Default: half of the machine's memory.
         memory_of: "process" makes memory a promise about the whole process, as longshore.wrap() says.
         gpu_memory, pinned_memory: As longshore.wrap() takes them. The device is transformers' own: the first

@@ -59,7 +59,7 @@ def init(
 
     Args:
         run: the directory to make, which ``longshore inspect`` and the other commands take.
-        drives: directories, files, block devices, or ``ssh://HOST/PATH``; by default run itself.
+        drives: directories, files, block devices, ``opencl:PATH`` or ``ssh://HOST/PATH``; by default run itself.
         memory: how much memory Longshore may hold ("8GiB"); by default half of the machine's, or as much as is useful,
             if that is less.
         overwrite: whether to replace an existing run.

@@ -99,7 +99,8 @@ def wrap(
         model: Any nn.Module, made inside ``longshore.init(...)`` or already in memory. Its parameters are float32 or
             bfloat16; each is fetched, computed with and saved in its own dtype, with a master in float32.
         run: Directory of the run. Give it here if the model was not made inside ``longshore.init(...)``.
-        drives: Directories, files, block devices or ``ssh://HOST/PATH``, with run. Default: the run's directory.
+        drives: Directories, files, block devices, ``opencl:PATH`` or ``ssh://HOST/PATH``, with run. Default: the run's
+            directory.
         memory: Most bytes that Longshore holds, such as "8GiB", with run; of several ranks each. Default: half of the
             machine's memory, which the ranks of a host share, or less if the model needs less.
         memory_of: What memory is a promise about. "engine" (default, or as init() says): what Longshore holds;
