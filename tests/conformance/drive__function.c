@@ -3,6 +3,7 @@
 #include "conformance/drive_bench.h"
 
 #include <sys/mman.h>
+#include <time.h>
 
 #include "base/diag.h"
 #include "drive/fleet/join.h"
@@ -168,8 +169,10 @@ static const struct shore__function firsts_row = {
     .run = firsts,
 };
 
-/* COPY: gives what it takes, whole. */
+/* COPY: gives what it takes, whole; but not while there is the file that its argument names, if it has one. */
 static int copy(struct shore__reach *reach, const struct shore__call *c, struct shore_diag *diag) {
+    while (c->argument_bytes && access(c->argument, F_OK) == 0)
+        usleep(1000);
     memcpy(c->out, c->in, c->in_bytes);
     return 0;
 }
@@ -519,7 +522,7 @@ static void failing_io_fails_the_call_alone(void **state) {
 
 /* ---- lost links -------------------------------------------------------------------------------------------------- */
 
-static void let_it_die(struct called *t) {
+static void make_its_file(struct called *t) {
     snprintf(t->argument.dies_once, sizeof t->argument.dies_once, "%s/dies", t->b.place.directory);
     FILE *f = fopen(t->argument.dies_once, "w");
     assert_non_null(f);
@@ -534,7 +537,7 @@ static void a_lost_call_is_not_done_twice(void **state) {
         if (!strchr("us", kinds[k].kinds[0]) || !called_open(&t, &kinds[k])) continue;
         for (int i = 0; i < 2; i++) {
             struct shore__call lost = i ? add_of(&t, &sum) : pairs_of(&t, 0, SCRATCH_BYTES);
-            let_it_die(&t);
+            make_its_file(&t);
             assert_int_equal(ask(&t, &lost), SHORE_ELINK);
             assert_int_equal(ask(&t, &lost), SHORE_ELINK);
             must(&t.b, shore_fleet_reconnect(t.b.fleet, &t.b.diag));
@@ -552,6 +555,38 @@ static void a_lost_call_is_not_done_twice(void **state) {
         }
         called_close(&t);
     }
+}
+
+static uint64_t began;
+
+static uint64_t fast_clock(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    uint64_t now = (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
+    return began + 20 * (now - began);
+}
+
+/* The server is there, says so, and gets nowhere. */
+static void a_function_that_hangs_is_given_up(void **state) {
+    static const unsigned char in[1] = {9};
+    unsigned char out[1] = {0};
+    struct called t;
+    setenv("LONGSHORE_SILENCE", "2", 1);
+    assert_true(called_open(&t, &kinds[KINDS - 1]));
+    make_its_file(&t);
+    struct shore__call call = {.function = number_of_copy, .in = in, .in_bytes = 1, .out = out, .out_bytes = 1};
+    call.argument = t.argument.dies_once;
+    call.argument_bytes = sizeof t.argument.dies_once;
+    began = shore__now_ns();
+    shore__set_clock(fast_clock);
+    refused(&t, &call, SHORE_ELINK, "has made no progress for 40 s");
+    shore__set_clock(NULL);
+    unlink(t.argument.dies_once);
+    must(&t.b, shore_fleet_reconnect(t.b.fleet, &t.b.diag));
+    must(&t.b, ask(&t, &call)); /* it may be made again */
+    assert_int_equal(out[0], in[0]);
+    called_close(&t);
+    unsetenv("LONGSHORE_SILENCE");
 }
 
 /* ---- what is counted, recorded and held back --------------------------------------------------------------------- */
@@ -651,6 +686,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(fits_the_servers_memory),
         cmocka_unit_test(failing_io_fails_the_call_alone),
         cmocka_unit_test(a_lost_call_is_not_done_twice),
+        cmocka_unit_test(a_function_that_hangs_is_given_up),
         cmocka_unit_test(counts_both_directions),
         cmocka_unit_test(a_gate_holds_its_bytes_back),
         cmocka_unit_test(a_trace_has_its_lanes),

@@ -38,9 +38,9 @@ static const struct {
     {"leads-out", NULL, "symbolic link", SHORE_EUSAGE}, /* what would be the volume */
     {"nothing/new", NULL, "no such directory", SHORE_EMISSING},
     {"a/longshore.volume/x", NULL, "no such directory", SHORE_EMISSING},
-    {"ssh://far/x", NULL, "of its own host only", SHORE_EUSAGE},
-    {"unix:s", NULL, "of its own host only", SHORE_EUSAGE},
-    {"ssh:far", NULL, "of its own host only", SHORE_EUSAGE},
+    {"ssh://far/x", NULL, "of its own host", SHORE_EUSAGE},
+    {"unix:s", NULL, "of its own host", SHORE_EUSAGE},
+    {"ssh:far", NULL, "of its own host", SHORE_EUSAGE},
     {"ram:", "ram:", NULL, 0},
 };
 
