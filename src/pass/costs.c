@@ -55,17 +55,26 @@ static void compute(const struct shore__costing *c, uint32_t op, enum shore_work
     if (work) shore_program_computes(c->program, op, &computing);
 }
 
-/* All rows of the batch, unit by unit, times a matrix (or several) of so many elements. */
-static void product(const struct shore__costing *c, uint32_t op, enum shore_work_kind kind, uint64_t elems) {
+/* Rows with which an operation of the layer that was measured does as much as this one. */
+static uint64_t as_rows(uint64_t rows, uint64_t elems, uint64_t measured) {
+    uint64_t as = elems < measured ? rows * elems / measured : rows;
+    return as || !rows ? as : 1;
+}
+
+/* All rows of the batch, unit by unit, times so many matrices of so many elements together. */
+static void product(const struct shore__costing *c, uint32_t op, enum shore_work_kind kind, uint32_t matrices,
+                    uint64_t elems) {
     const struct shore__batch_shape *b = &c->f->batch;
+    const uint64_t measured = (uint64_t)3 * SHORE__MEASURED_WIDTH * SHORE__MEASURED_WIDTH; /* of a matrix, on average */
     uint64_t left = b->rows % b->unit_rows;
-    compute(c, op, kind, 2 * (b->rows - left) * elems, b->unit_rows);
-    compute(c, op, kind, 2 * left * elems, left);
+    compute(c, op, kind, 2 * (b->rows - left) * elems, as_rows(b->unit_rows, elems / matrices, measured));
+    compute(c, op, kind, 2 * left * elems, as_rows(left, elems / matrices, measured));
 }
 
 /* Row operations that move so many elements of an activation for each row, and others of 4 bytes. */
 static void rows(const struct shore__costing *c, uint32_t op, uint64_t elems, uint64_t fp32_bytes) {
-    compute(c, op, SHORE_WORK_ROWS, c->f->batch.rows * (elems * shore__mode_bytes(c->f->mode) + fp32_bytes), 0);
+    compute(c, op, SHORE_WORK_ROWS, c->f->batch.rows * (elems * shore__mode_bytes(c->f->mode) + fp32_bytes),
+            as_rows(c->f->batch.unit_rows, c->f->model->arch.d_model, SHORE__MEASURED_WIDTH));
 }
 
 /* Pairs of a query with a key that it sees, over all heads and sequences. */
@@ -93,28 +102,28 @@ static uint64_t cheap_elems(const struct shore__model *m) {
 void shore__costs_forward(const struct shore__costing *c, uint32_t op) {
     const struct shore__model *m = c->f->model;
     uint64_t d = m->arch.d_model;
-    product(c, op, SHORE_WORK_PRODUCT, d * (m->qkv_width + m->attn_width + m->up_width) + adapter_elems(c->f, 1));
+    product(c, op, SHORE_WORK_PRODUCT, 3, d * (m->qkv_width + m->attn_width + m->up_width) + adapter_elems(c->f, 1));
     compute(c, op, SHORE_WORK_ATTENTION, pairs(c->f) * m->arch.head_dim * 4, c->f->batch.seq_len);
     rows(c, op, cheap_elems(m) + 3 * d + rotary_elems(c->f), (uint64_t)m->arch.d_ff * SHORE__EXPONENTIAL_BYTES);
 }
 
 void shore__costs_output(const struct shore__costing *c, uint32_t op) {
     const struct shore__arch *a = &c->f->model->arch;
-    product(c, op, SHORE_WORK_PRODUCT, (uint64_t)a->d_model * a->d_ff);
+    product(c, op, SHORE_WORK_PRODUCT, 1, (uint64_t)a->d_model * a->d_ff);
     rows(c, op, 3 * (uint64_t)a->d_model, 0);
 }
 
 void shore__costs_loss(const struct shore__costing *c, uint32_t op) {
     const struct shore__arch *a = &c->f->model->arch;
-    product(c, op, SHORE_WORK_PRODUCT, (uint64_t)a->d_model * a->vocab);
+    product(c, op, SHORE_WORK_PRODUCT, 1, (uint64_t)a->d_model * a->vocab);
     rows(c, op, 2 * (uint64_t)a->d_model, (uint64_t)a->vocab * SHORE__EXPONENTIAL_BYTES);
 }
 
 void shore__costs_head(const struct shore__costing *c, uint32_t op) {
     const struct shore__arch *a = &c->f->model->arch;
     uint64_t d = a->d_model;
-    product(c, op, SHORE_WORK_PRODUCT_INPUT, d * a->vocab);
-    if (!c->f->lora_rank) product(c, op, SHORE_WORK_PRODUCT_WEIGHT, d * a->vocab);
+    product(c, op, SHORE_WORK_PRODUCT_INPUT, 1, d * a->vocab);
+    if (!c->f->lora_rank) product(c, op, SHORE_WORK_PRODUCT_WEIGHT, 1, d * a->vocab);
     rows(c, op, a->vocab + 5 * d, (uint64_t)a->vocab * 4 + 2 * 4 * d);
 }
 
@@ -124,8 +133,8 @@ void shore__costs_backward(const struct shore__costing *c, uint32_t op) {
     uint64_t d = a->d_model, elems = d * (m->qkv_width + m->attn_width + m->up_width + a->d_ff);
     uint64_t biases = (a->qkv_bias ? m->qkv_width : 0) + (a->out_bias ? d : 0) + (a->mlp_bias ? m->up_width + d : 0);
     uint64_t adapters = adapter_elems(c->f, 1);
-    product(c, op, SHORE_WORK_PRODUCT_INPUT, elems + adapters);
-    product(c, op, SHORE_WORK_PRODUCT_WEIGHT, c->f->lora_rank ? adapters : elems);
+    product(c, op, SHORE_WORK_PRODUCT_INPUT, 4, elems + adapters);
+    product(c, op, SHORE_WORK_PRODUCT_WEIGHT, 4, c->f->lora_rank ? adapters : elems);
     compute(c, op, SHORE_WORK_ATTENTION_BACKWARD, pairs(c->f) * a->head_dim * 10, c->f->batch.seq_len);
     rows(c, op, 8 * d + 2 * (uint64_t)m->up_width + a->d_ff + biases + rotary_elems(c->f),
          (uint64_t)a->d_ff * SHORE__EXPONENTIAL_BYTES);

@@ -9,6 +9,9 @@
 /* An exponential, with what is around it, takes as long as so many bytes that norms move. */
 #define SHORE__EXPONENTIAL_BYTES 6u
 
+/* The width of the layer by which a processor is measured: see measure_computing.h. */
+#define SHORE__MEASURED_WIDTH 768u
+
 /* What a program is being told of an operation. */
 struct shore__costing {
     const struct shore__facts *f;

@@ -170,6 +170,31 @@ static void the_least_buffers_of_drives_take_their_time(void **state) {
     shore__model_free(m);
 }
 
+/* Products of a narrow layer have the rate of fewer rows: those with which the layer that was measured does as much. */
+static void narrow_layers_compute_as_slowly_as_fewer_rows(void **state) {
+    static const char *const rates[] = {"[[64, 1e11], [1024, 4e11]]", "4e11"};
+    static const char *const of[] = {"gpt2-tiny", "gpt2-124m"};
+    double slower[2];
+    for (int i = 0; i < 2; i++) {
+        struct shore__model *m = model(of[i]);
+        struct shore__facts f = facts(m, 4, 1024);
+        double seconds[2];
+        for (int r = 0; r < 2; r++) {
+            struct shore_machine *machine;
+            char text[256];
+            int n =
+                snprintf(text, sizeof text, "{\"compute\": {\"products\": {\"product\": {\"fp32\": %s}}}}", rates[r]);
+            assert_int_equal(shore_machine_parse(text, (size_t)n, "test", &machine, NULL), 0);
+            f.machine = machine;
+            seconds[r] = forecast(&f, UINT64_C(8) << 30).lane_seconds[SHORE_LANE_COMPUTE];
+            shore_machine_free(machine);
+        }
+        slower[i] = seconds[0] / seconds[1];
+        shore__model_free(m);
+    }
+    assert_true(slower[0] > 1.5 && slower[1] < 1.05);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_by_class_adds_up_to_the_peak),
@@ -178,6 +203,7 @@ int main(void) {
         cmocka_unit_test(what_moves_is_counted_to_the_byte),
         cmocka_unit_test(drives_write_by_their_speed),
         cmocka_unit_test(the_least_buffers_of_drives_take_their_time),
+        cmocka_unit_test(narrow_layers_compute_as_slowly_as_fewer_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
