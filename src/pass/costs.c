@@ -41,9 +41,13 @@ uint64_t shore__rows_most(const struct shore__facts *f) {
     return f->batch.rows < f->model->arch.vocab ? f->batch.rows : f->model->arch.vocab;
 }
 
+/* Of so many things, how many are met if each of n draws meets `each` of them. */
+static uint64_t met(double things, double each, uint64_t n) {
+    return (uint64_t)ceil(things * (1 - pow(1 - each / things, (double)n)));
+}
+
 uint64_t shore__rows_expected(const struct shore__facts *f) {
-    double vocab = f->model->arch.vocab;
-    return (uint64_t)ceil(vocab * (1 - pow(1 - 1 / vocab, (double)f->batch.rows)));
+    return met(f->model->arch.vocab, 1, f->batch.rows);
 }
 
 /* ---- computing --------------------------------------------------------------------------------------------------- */
@@ -324,6 +328,20 @@ void shore__costs_end(const struct shore__costing *c, uint32_t op) {
         bytes += shore__round_up(segments * sizeof(struct shore__leaves), SHORE__PAGE_BYTES) + SHORE__PAGE_BYTES;
     }
     shore_program_costs(c->program, op, SHORE_LANE_COMMIT, 0, f->scratch ? bytes : 0);
+}
+
+void shore__costs_gather(const struct shore__costing *c, uint32_t op) {
+    const struct shore__facts *f = c->f;
+    uint64_t row = 2 * (uint64_t)f->model->arch.d_model, segments = f->model->layout->blocks[0].segments;
+    uint64_t aligned = row & -row; /* rows begin at multiples of it */
+    if (aligned > SHORE__PAGE_BYTES) aligned = SHORE__PAGE_BYTES;
+    double pages = (double)(row + SHORE__PAGE_BYTES - aligned) / SHORE__PAGE_BYTES;
+    double all = (double)(segments * SHORE_SEGMENT_ELEMS * 2 / SHORE__PAGE_BYTES);
+    uint64_t read = met(all > pages ? all : pages, pages, f->batch.rows) * SHORE__PAGE_BYTES;
+    uint64_t sent = shore__rows_expected(f) * row, beside = read > sent ? read - sent : 0;
+    for (uint32_t d = 0; d < f->drives.ndrives; d++)
+        drive(c, op, SHORE_LANE_DRIVE_READ, d,
+              beside * of_drive(c, d, 0, 0, (uint32_t)segments).count / segments * (f->mode == SHORE__F32 ? 2 : 1));
 }
 
 void shore__costs_tail(const struct shore__costing *c, uint32_t op, uint32_t block) {

@@ -56,6 +56,8 @@ void shore__costs_spill(const struct shore__costing *c, uint32_t op, uint32_t la
                         uint32_t count);
 /* Work behind `op`, the last one of a step: the update on the host, and the commit. */
 void shore__costs_end(const struct shore__costing *c, uint32_t op);
+/* Work behind `op` for rows that are gathered, whose bytes are a tensor's: drives read whole pages, in each plane. */
+void shore__costs_gather(const struct shore__costing *c, uint32_t op);
 /* Work behind `op` for parameters that are fetched there whatever the plan: those of a tail. */
 void shore__costs_tail(const struct shore__costing *c, uint32_t op, uint32_t block);
 

@@ -99,6 +99,31 @@ agrees "tied" --init "$place/tied.json" --drive "${d[0]}"
 same "tied parameters" "$rows_parameters" "$parameters"
 grep -q "gather.*tied" "$place/log" && ok "tied, said" || fail "a tied embedding is not said"
 
+# A plan counts the bytes of steps whose tokens are spread evenly.
+perl -e 'print pack("V256", 20240520, 1, 40000, (0) x 253); my $s = 1;
+    for (1 .. 40000) { $s = $s * 16807 % 2147483647; print pack "v", int($ARGV[0] * $s / 2147483647) }' $vocab >"$place/even.bin"
+counts() { # NAME BUDGET ARGS...
+    local name=$1 budget=$2 said counted key
+    shift 2
+    rm -rf "$place/run" "$place"/d[12]
+    mkdir "$place"/d{1,2}
+    local shape=("${model[@]}" --data "$place/even.bin" --clip 0 --batch 4 --seq-len 64 --drive "${d[@]:0:2}" --gather on "$@")
+    must plan "${shape[@]}" --memory "$budget" --json
+    sed -n '$p' "$place/log" >"$place/plan"
+    must train "${shape[@]}" --memory "$budget" --out "$place/run" --steps 4 --quiet
+    for key in link_bytes drive_read_bytes drive_write_bytes; do
+        said=$(sed -nE 's/.*"'$key'": ?([0-9]+).*/\1/p' "$place/plan") counted=$(metric "$place/run" $key | sed -n 3p)
+        awk -v a="$said" -v b="$counted" 'BEGIN {exit !(b > 0 && a >= 0.99 * b && a <= 1.01 * b)}' && ok "$name: $key" ||
+            fail "$name, $key: the plan says $said, and a step counts $counted"
+    done
+}
+counts "all that fits" 1GiB
+counts "all that fits, fp32" 1GiB --precision fp32
+counts "little memory" 60MiB
+counts "compressed" 1GiB --compress top1%
+counts "bf16 gradients" 60MiB --grad-precision bf16
+counts "updated on the host" 1GiB --update host
+
 # The plan says it, and what it saves where a link is slow.
 must plan "${model[@]}" --batch 20 --seq-len 64 --gather on --json
 grep -q '"gather": \?true' "$place/log" && ok "planned" || fail "the plan does not say that it gathers"

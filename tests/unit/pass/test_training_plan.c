@@ -281,6 +281,35 @@ static void the_link_decides_what_moves(void **state) {
     shore__model_free(m);
 }
 
+/* --gather auto: rows, or the whole table, whichever makes the shorter step. Rows, where a slow link carries both. */
+static void the_plan_gathers_where_the_step_is_shorter(void **state) {
+    struct shore_machine machine = *shore__machine_assumed();
+    uint32_t shorter = 0;
+    machine.link[0] = 1e6;
+    machine.link_shared = true;
+    for (uint64_t i = 0; i < CASES; i++) {
+        struct plan_case x = random_case(i);
+        uint64_t budget = 2 * x.needs.comfortable_bytes;
+        double seconds[3];
+        for (int slow = 0; slow < 2 && !x.m->arch.tied; slow++) {
+            x.f.machine = slow ? &machine : NULL;
+            for (int when = SHORE__AUTO; when <= SHORE__OFF; when++) {
+                x.f.gather = (enum shore__when)when;
+                seconds[when] = seconds_of(&x.f, SHORE_POLICY_PLANNED, budget);
+            }
+            double best = fmin(seconds[SHORE__ON], seconds[SHORE__OFF]);
+            if (seconds[SHORE__AUTO] > best * (1 + 1e-9))
+                fail_msg("SEED=%" PRIu64 " case %" PRIu64 ": %g s, not %g s", seed, i, seconds[SHORE__AUTO], best);
+            if (slow && x.f.batch.rows * 8 < x.m->arch.vocab) {
+                assert_true(seconds[SHORE__ON] <= seconds[SHORE__OFF] * (1 + 1e-9));
+                shorter += seconds[SHORE__ON] < seconds[SHORE__OFF] * 0.99;
+            }
+        }
+        end_case(&x);
+    }
+    assert_true(shorter);
+}
+
 static void the_least_budget_is_the_least(void **state) {
     for (uint64_t i = 0; i < CASES; i++) {
         struct plan_case x = random_case(i);
@@ -437,6 +466,7 @@ int main(void) {
         cmocka_unit_test(no_policy_makes_a_shorter_step),
         cmocka_unit_test(drives_that_may_take_activations_make_no_step_longer),
         cmocka_unit_test(the_link_decides_what_moves),
+        cmocka_unit_test(the_plan_gathers_where_the_step_is_shorter),
         cmocka_unit_test(what_is_comfortable_keeps_everything),
         cmocka_unit_test(operations_read_every_row_and_work_in_every_lane),
     };

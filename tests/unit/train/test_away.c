@@ -78,6 +78,7 @@ static void train(const char *path, const struct shore__settings *s, const char 
     assert_ok(shore__run_model(s, tokenizer, &model, &diag));
     assert_ok(shore__run_prepare(path, s, model, tokenizer, true, NULL, NULL, &run, &diag));
     run->settings.device = device;
+    if (strcmp(device, "away") != 0) run->settings.gather = SHORE__OFF;
     assert_ok(shore__train(run, true, true, NULL, &events, &o->result, &diag));
     if (s->drives.item[0]->kind->keeps) infer(run, device, o);
     shore__run_close(run);
@@ -119,6 +120,7 @@ static struct shore__settings random_settings(uint32_t nth, char what[200]) {
     s.sample_every = pick(0, 2);
     s.val_share = 0.1;
     s.offload = pick(0, 1) ? SHORE__ON : SHORE__OFF;
+    s.gather = pick(0, 2) ? SHORE__ON : SHORE__AUTO;
     if (way == 1) s.compress = 0.05;
     if (way == 2) s.gradient_bf16 = true;
     if (way == 3) s.clip = 1e-2;
@@ -136,8 +138,9 @@ static struct shore__settings random_settings(uint32_t nth, char what[200]) {
     uint32_t share = pick(0, 3);
     s.memory_bytes = needs.minimum_bytes + (needs.comfortable_bytes - needs.minimum_bytes) * share / 3;
     s.device = NULL;
-    snprintf(what, 200, "case %u: model %u, precision %u, way %u, batch %u, memory %u of 3, clip %g, drive %s", nth, m,
-             precision, way, s.batch, share, s.clip, drive);
+    snprintf(what, 200,
+             "case %u: model %u, precision %u, way %u, batch %u, memory %u of 3, clip %g, drive %s, gather %d", nth, m,
+             precision, way, s.batch, share, s.clip, drive, s.gather);
     print_message("%s\n", what);
     return s;
 }
