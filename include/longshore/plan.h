@@ -18,7 +18,8 @@
  * Time. Operations compute one after the other. One starts when the one before has ended, what it reads is there, and
  * what it makes has room.
  * - What no operation makes and moves comes from the drives before each operation that reads it: into a buffer of its
- *   group, as soon as one is free. If it stays, the update behind an operation sends it there.
+ *   group, as soon as one is free. If it stays, the update behind an operation sends it there. On the host, what may
+ *   only move stays where each of its group has a buffer of its own.
  * - What is made, moves and is read later leaves behind its maker, and comes back before its readers, through its
  *   group's buffers. Several tensors of a group are used one after the other.
  * - What is made, moves and is never read (a piece of gradient) holds its buffer until the work behind its maker

@@ -101,7 +101,7 @@ def test_what_a_step_moves_is_what_metrics_count(tmp_path):
 
     found = longshore.plan(make(), (torch.randn(4, 512),), memory=memory)
     engine = longshore.wrap(make(), run=tmp_path / "run", memory=memory, lr=1e-4)
-    for _ in range(4):
+    for _ in range(8):  # the second is measured, and memory divided again
         engine.backward(engine(torch.randn(4, 512)).sum())
         engine.step()
     engine.close()

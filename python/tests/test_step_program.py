@@ -86,3 +86,49 @@ def test_a_step_waits_for_the_update_of_what_it_reads_first():
     block = max(range(len(layout.blocks)), key=layout.elems)
     of_all = times(Held(1 << 30, None, 1 << 20, True), layout, trace)
     assert of_all.step_seconds > sum(update_bytes(layout, FLEET, block)) / 2 / 1e6
+
+
+def wide_layers(layers=8):
+    with torch.device("meta"):
+        model = GPT2LMHeadModel(GPT2Config(vocab_size=512, n_positions=64, n_embd=256, n_layer=layers, n_head=4))
+    layout, trace = traced(model, {"input_ids": torch.zeros(1, 8, dtype=torch.long)})
+    how = {"compute": "fp32", "storage": "fp32", "optimizer": "adamw", "moments": "fp32"}
+    return memory_plan.Needs(layout, ["ram:"] * 2, 1 << 30, how, None, None, False, trace)
+
+
+def test_a_division_is_never_longer_than_by_the_order_of_thumb_and_shorter_on_slow_drives():
+    needs, slow = wide_layers(), machine.parsed({"drives": [{"mixed": 50e6}] * 2, "name": "slow drives"})
+    order, gains = needs.divisions()[:1], []
+    for parts in range(8, 40):
+        memory = needs.least() * parts // 8
+        thumb, found = (needs.planned(memory, memory_plan.ALL_BYTES, slow, of) for of in (order, None))
+        assert found.code == 0 and found.times.step_seconds <= thumb.times.step_seconds
+        assert found.fates["rings"].bytes == thumb.fates["rings"].bytes  # which no open run changes
+        gains.append(1 - found.times.step_seconds / thumb.times.step_seconds)
+    assert max(gains) > 0.05
+
+
+def test_pages_of_all_layers_stay_and_are_not_fetched():
+    needs, slow = wide_layers(), machine.parsed({"drives": [{"mixed": 50e6}] * 2, "name": "slow drives"})
+    plenty, read = 64 * needs.least(), {}
+    for pages in (8, 7):
+        fixed = {"pages of layers": pages, "state": 0}
+        found = needs.planned(plenty, memory_plan.ALL_BYTES, slow, [(lib.SHORE_POLICY_ORDER, fixed)])
+        read[found.fates["pages"].count] = found.times.drive_read_bytes
+    assert read[7] - read[8] > 8 * needs.layout.nbytes(1)  # in forward and in backward
+
+
+def test_no_forward_waits_for_state_from_memory_on_its_way_to_the_drives():
+    needs = wide_layers()
+
+    def planned(drive):
+        rates = machine.parsed({"drives": [drive] * 2, "compute": {"products": {"fp32": 1e9}}, "name": "slow"})
+        found = needs.planned(64 * needs.least(), memory_plan.ALL_BYTES, rates, needs.divisions()[:1])
+        assert found.fates["spare"].bytes >= needs.state
+        return found.times
+
+    alone = planned({"read": 1e12, "write": 1e12})
+    writes = alone.step_seconds / 5  # forward takes longer
+    beside = planned({"read": 1e12, "write": alone.drive_write_bytes / 2 / writes})
+    assert beside.lane_seconds[lib.SHORE_LANE_DRIVE_WRITE] > 0.9 * writes
+    assert beside.step_seconds < alone.step_seconds + writes / 4

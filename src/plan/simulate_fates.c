@@ -84,7 +84,7 @@ static void add_use(struct shore__simulation *s, const struct shore__fate *fate,
         if (f->way != SHORE_WAY_AGAIN && !f->full) op->more_seconds += t->cheap_seconds;
     }
     if (t->maker == SHORE__NONE)
-        add_parameter(s, u, moves);
+        add_parameter(s, u, moves && !(shore__may_stay_apart(of) && st->nbuffers >= st->apart));
     else if (moves)
         add_entry(s, st, u, COMES, route_of(s, of, f->way, true));
 }

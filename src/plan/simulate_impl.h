@@ -90,6 +90,7 @@ struct stream {
     struct entry *entry;
     struct buffer *buffer;
     uint32_t count, nbuffers, oldest, newest;
+    uint32_t apart;             /* parameters that stay if there are as many buffers */
     uint32_t *where;            /* each second one by tensor: its buffer, if it is still there */
     uint32_t here, taken, gone; /* entries of the operation at hand; that it has taken, and is done with */
     /* entries that took buffers; that operations are done with. step, at: of the next that takes one. used_at: of the
@@ -156,6 +157,11 @@ static inline bool is_there(const struct stream *st, const struct entry *e) {
     uint32_t b = *where(st, e->tensor);
     if (b >= st->nbuffers || st->buffer[b].tensor != e->tensor) return false;
     return e->changer == SHORE__NONE || st->buffer[b].step == st->step;
+}
+
+/* Whether a parameter stays where it has a buffer of its own: those of a device are copied in each step. */
+static inline bool shore__may_stay_apart(const struct shore_tensor *t) {
+    return t->ways == SHORE_WAY_MOVE && t->place != SHORE_PLACE_DEVICE && !t->buffers;
 }
 
 /* Goes on to the next entry. */

@@ -297,6 +297,7 @@ static void read_tensors(struct shore__simulation *s, const struct shore_machine
                 of->cheap_seconds = s->op[again - 1].rows_seconds / (parts ? parts : 1);
         }
         if (p->tensor[t].saves > 0) s->saving[s->nsaving++] = t;
+        s->stream[2 * of->group].apart += shore__may_stay_apart(&p->tensor[t]) && of->maker == SHORE__NONE;
     }
 }
 

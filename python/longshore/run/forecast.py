@@ -136,10 +136,9 @@ class Case:
         """Those of what the engine holds, and of PyTorch's part beside it."""
         began, needs = time.perf_counter(), self.needs(shares)
         planned = needs.planned(budget, self._there(needs.layout), self.machine.handle(self.device))
-        program, rows, made, code, diag, chosen, times = planned
-        native.check(code, diag)
-        memory, sums = self._memory(needs, program, made), sums_of(made)
-        fates = {name: fate_of(made, row) for name, row in rows.items() if row is not None}
+        native.check(planned.code, planned.diag)
+        made, fates, chosen, times = planned.made, planned.fates, planned.chosen, planned.times
+        memory = self._memory(needs, planned.program, made)
         lanes: dict[str, float] = {}
         for lane, took in zip(native.LANES, times.lane_seconds):  # those of one name count as the busier one
             lanes[lane.name] = max(lanes.get(lane.name, 0.0), took)
@@ -149,7 +148,7 @@ class Case:
             "rates": self.machine.said,
             "budget_bytes": budget,
             "minimum_bytes": needs.least(),
-            "comfortable_bytes": sums.comfortable_bytes,
+            "comfortable_bytes": planned.comfortable,
             "peak_bytes": sum(memory.values()),
             "memory": memory,
             "disk_bytes": needs.disk_bytes(self.room),

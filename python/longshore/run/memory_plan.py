@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import native
 from ..drives.state import fleet_options
@@ -32,6 +32,7 @@ PINNED_POOL_BYTES = 16 << 20, 1 << 40  # the same of a device's: the budget sets
 POOL_PARTS = 8  # of the budget: activations on their way to drives take at most one of so many parts
 HOST_PARTS = 2  # the same of activations that stay in host memory
 CROSSING_BYTES = 2 << 30  # so many of activations on their way from a device are enough to keep it busy
+FASTER = 0.95  # another division of the budget is worth it from this part of the time on
 ROOM_BYTES = 64 << 30  # most room for activations on the drives, unless the user gives activation_room
 
 
@@ -86,6 +87,21 @@ class Plan:
     def give_back(self, nbytes, of_state):
         self.taken_bytes -= nbytes
         self.spare_bytes += of_state
+
+
+class Planned(NamedTuple):
+    """A program and its plan."""
+
+    program: Any  # the StepProgram
+    rows: dict[str, Any]  # {name: its tensor that plan() asks for; None: there is none}
+    fates: dict[str, Any]  # of those that there are
+    made: Any
+    code: int
+    diag: Any
+    chosen: Any  # of activations, if they are planned, too
+    times: Any  # struct shore_plan_times; None: it does not fit
+    least: int  # the smallest budget
+    comfortable: int  # one that keeps everything
 
 
 @dataclass
@@ -193,7 +209,8 @@ class Needs:
             pool = POOL_BYTES if self.device is None else self.pinned.pool
             part = memory // (HOST_PARTS if self.activations == "host" else POOL_PARTS)
             rows["pool"] = program.add("activations", pool[0], max(pool[0], min(pool[1], part)), **how)
-        rows["rings"] = program.add("drives", *self.rings, by=program.all, whole=True)
+        rings = (self.fixed["drives"],) if "drives" in self.fixed else self.rings
+        rows["rings"] = program.add("drives", *rings, by=program.all, whole=True)
         # a gradient that is not in memory is written to a drive, and state is read there; it is written either way
         written = {"saves_lane": lib.SHORE_LANE_DRIVE_WRITE, "saves": 1}
         read = {"saves_lane": lib.SHORE_LANE_DRIVE_READ, "saves": self.state / max(self.most_state, 1)}
@@ -215,19 +232,44 @@ class Needs:
         """The smallest budget that works."""
         return min(self.described(way=way)[2] for way in self.ways())
 
-    def planned(self, memory, there, machine):
-        """(program, rows, plan, code, diag, Chosen of activations, times) for this many bytes: of the way whose step
-        is shortest, or if none fits, that needs least."""
-        found = []
-        for way in self.ways():
+    def divisions(self):
+        """[(who divides a budget, what is fixed meanwhile)]: an order of thumb, and where it is known what computes,
+        the library's search. State stays only for blocks whose pages stay, which a program does not say. So there is
+        one in which all of them do, and one with the state of blocks outside of layers alone."""
+        layers = {b for side in self.layout.sides() for b in side}
+        rest = [b for b, block in enumerate(self.layout.blocks) if block.trains and b not in layers]
+        state = sum(update_bytes(self.layout, self.fleet, b)[1] for b in rest)
+        order = [(lib.SHORE_POLICY_ORDER, {})]
+        if self.trace is None:
+            return order
+        of_layers = [(lib.SHORE_POLICY_PLANNED, {"pages of layers": len(layers)})] if layers else []
+        return [*order, (lib.SHORE_POLICY_PLANNED, {"state": min(state, self.spare)}), *of_layers]
+
+    def planned(self, memory, there, machine, divisions=None):
+        """The Planned for this many bytes: of the way whose step is shortest, or if none fits, that needs least."""
+        ways = [self._of_way(way, memory, there, machine, divisions or self.divisions()) for way in self.ways()]
+        return min(ways, key=lambda p: (1, p.least) if p.code else (0, p.times.step_seconds))
+
+    def _of_way(self, way, memory, there, machine, divisions):
+        """The Planned of a way: by the order of thumb, the first of the divisions, unless another one is FASTER."""
+        found, given = [], self.fixed
+        for policy, fixed in divisions:
+            self.fixed = {**given, **fixed}
+            if found:  # an open run's drives have the buffers that they began with
+                self.fixed["drives"] = found[0].fates["rings"].bytes
             program, rows, least = self.described(memory, way)
-            made, code, diag = program.plan(memory, there, machine)
+            made, code, diag = program.plan(memory, there, machine, policy)
             chosen = way and self.whole.chosen(made, way)
             fates = {name: fate_of(made, row) for name, row in rows.items() if row is not None}
+            self.fixed = given
             times = None if code else self.times(made, fates, memory, there, machine, way)
-            rank = (1, least) if code else (0, times.step_seconds)
-            found.append((rank, program, rows, made, code, diag, chosen, times))
-        return min(found, key=lambda each: each[0])[1:]
+            comfortable = found[0].comfortable if found else sums_of(made).comfortable_bytes  # with all state
+            found.append(Planned(program, rows, fates, made, code, diag, chosen, times, least, comfortable))
+        others = [each for each in found[1:] if not each.code]
+        best = min(others, key=lambda each: each.times.step_seconds, default=found[0])
+        if found[0].code or best.times.step_seconds >= FASTER * found[0].times.step_seconds:
+            return found[0]
+        return best
 
     def beside(self, whole, nbytes):
         """The Chosen of activations within so many bytes beside an engine that is there. None: they do not fit."""
@@ -326,8 +368,9 @@ def plan(
     by_default = _half_of_free(gpu_memory, memory) if unified else None
     memory = shared_budget.within(memory or by_default, least)
     rates = machines.of(None).handle(device)
-    program, rows, made, code, diag, chosen, _ = needs.planned(memory, max(there, one_slot), rates)
-    native.check(code, diag)
+    planned = needs.planned(memory, max(there, one_slot), rates)
+    program, rows, made, chosen = planned.program, planned.rows, planned.made, planned.chosen
+    native.check(planned.code, planned.diag)
     least_slots = int(least_there == one_slot)
 
     def slots_beside(nbytes):
@@ -342,20 +385,19 @@ def plan(
         """(the Division of this plan, the one that suits the Trace of a step). slots: of a device, as many as there
         are."""
         now = {"pages of layers": pages, "slots of layers": slots, "gradients": fates["gradients"].bytes, "state": kept}
+        needs.trace, needs.fixed = trace, {"drives": fates["rings"].bytes}
+        if device is not None:
+            needs.fixed["slots of layers"] = slots
         found = []
-        for needs.fixed in (now, {name: now[name] for name in ("slots of layers",) if device is not None}):
-            needs.trace = trace
-            step, of, _ = needs.described(memory)
-            plan, wrong, why = step.plan(memory, max(there, one_slot), rates)
-            native.check(wrong, why)
-            held = {name: fate_of(plan, row) for name, row in of.items() if row is not None}
-            spare, most = held["spare"].bytes, sums_of(plan).total_bytes
-            count = held["pages"].count if "pages" in held else 1
-            times = needs.times(plan, held, memory, max(there, one_slot), rates)
-            found.append(Division(count, held["gradients"].bytes, spare, most - spare, times))
+        for divisions in ([(lib.SHORE_POLICY_ORDER, now)], None):
+            other = needs.planned(memory, max(there, one_slot), rates, divisions)
+            native.check(other.code, other.diag)
+            spare, most = other.fates["spare"].bytes, sums_of(other.made).total_bytes
+            count = other.fates["pages"].count if "pages" in other.fates else 1
+            found.append(Division(count, other.fates["gradients"].bytes, spare, most - spare, other.times))
         return found
 
-    fates = {name: None if tensor is None else fate_of(made, tensor) for name, tensor in rows.items()}
+    fates = {name: planned.fates.get(name) for name in rows}
     beside = needs.of_activations(made, chosen)
     kept, total, pool = fates["spare"].bytes, sums_of(made).total_bytes - beside, fates.get("pool")
     pool_bytes, pinned = 0 if pool is None else pool.bytes, {}
@@ -370,7 +412,7 @@ def plan(
     if by_default:
         most = min(most, max(total, gpu_memory.free - gpu_memory.limit))
     return Plan(
-        ring_bytes=0 if fates["rings"].full else needs.rings[0],
+        ring_bytes=0 if fates["rings"].bytes >= needs.rings[1] else needs.rings[0],
         pages=pages,
         slots=0 if device is None else slots,
         gradient_bytes=fates["gradients"].bytes,

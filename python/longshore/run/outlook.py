@@ -15,9 +15,9 @@ from ..errors import LongshoreError
 from ..model.slots import divide
 from . import kept_plan
 from .device_memory import larger, sizes
+from .memory_plan import FASTER
 from .sleep import sleep, wake
 
-FASTER = 0.95  # another division of the budget is worth it from this part of the time on
 STEPS = 101  # so many of the last steps are told of
 _log = logging.getLogger("longshore")
 

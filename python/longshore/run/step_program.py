@@ -52,12 +52,14 @@ class StepProgram:
         order = sorted(sender, key=lambda b: sender[b])
         self._layers = set().union(*layout.sides())
         aside, state = (set(), {}) if held is None else (self._aside(order, held), self._state(order, held))
+        # what is updated here goes to the drives in the end: what reads it in the next step does not wait for that
+        self._stored = lib.shore_program_operation(self._program, self._name("state")) if state else None
         # state in memory is updated once the norm is known
         self._updater = {b: self.all[-1] if state.get(b) else operation for b, operation in sender.items()}
         for b in order:
             if not (trace and any(unit.seconds for unit, _ in units)):
                 self._computes(sender[b], kind=lib.SHORE_WORK_ROWS, work=4 * layout.elems(b), rows=NORM_ROWS)
-            self._sends(self._updater[b], b, held is None or b in aside, state.get(b, 0.0))
+            self._sends(sender[b], b, held is None or b in aside, state.get(b, 0.0))
         self._leave(sender, [b for b in order if b in aside], held)
 
     def _name(self, name):
@@ -130,17 +132,19 @@ class StepProgram:
 
     def _sends(self, operation, block, aside, state):
         """Adds the work behind a block's backward: the way of its gradients, and its update. aside: they wait on the
-        drives. state: the part that is in memory, and updated there. In a program that divides, rows of memory_plan.py
-        say what memory saves of it."""
+        drives. state: the part that is in memory, which is updated there after the last backward. In a program that
+        divides, rows of memory_plan.py say what memory saves of it."""
         elems, (read, written) = self._layout.elems(block), update_bytes(self._layout, self._fleet, block)
-        here = int(elems * state)
+        here, drives = int(elems * state), self._fleet.ndrives
         self._costs(operation, lib.SHORE_LANE_BUS_OUT, 4 * elems, int(not self._one_memory))
-        self._costs(operation, lib.SHORE_LANE_LINK_IN, 4 * (elems - here) + int(written * state))
-        self._costs(operation, lib.SHORE_LANE_DRIVE_WRITE, 4 * elems * aside, self._fleet.ndrives)
-        self._costs(operation, lib.SHORE_LANE_DRIVE_READ, int(read * (1 - state)), self._fleet.ndrives)
-        self._costs(operation, lib.SHORE_LANE_DRIVE_UPDATE, elems - here, self._fleet.ndrives)
-        self._costs(operation, lib.SHORE_LANE_HOST_UPDATE, here)
-        self._costs(operation, lib.SHORE_LANE_DRIVE_WRITE, written, self._fleet.ndrives)
+        self._costs(operation, lib.SHORE_LANE_LINK_IN, 4 * (elems - here))
+        self._costs(operation, lib.SHORE_LANE_DRIVE_WRITE, 4 * elems * aside, drives)
+        self._costs(operation, lib.SHORE_LANE_DRIVE_READ, int(read * (1 - state)), drives)
+        self._costs(operation, lib.SHORE_LANE_DRIVE_UPDATE, elems - here, drives)
+        self._costs(operation, lib.SHORE_LANE_DRIVE_WRITE, int(written * (1 - state)), drives)
+        self._costs(self.all[-1], lib.SHORE_LANE_HOST_UPDATE, here)
+        self._costs(self._stored, lib.SHORE_LANE_LINK_IN, int(written * state))
+        self._costs(self._stored, lib.SHORE_LANE_DRIVE_WRITE, int(written * state), drives)
 
     def _costs(self, operation, lane, work, parts=1):
         """Divides work among so many lanes of a kind."""
@@ -200,16 +204,13 @@ class StepProgram:
         if block in self._updater:
             lib.shore_program_changes(self._program, self._updater[block], tensor)
 
-    def plan(self, memory, there=ALL_BYTES, machine=ffi.NULL):
+    def plan(self, memory, there=ALL_BYTES, machine=ffi.NULL, policy=lib.SHORE_POLICY_ORDER):
         """(plan, error code, diagnostic) for this many bytes, and so many there on a device. What is pinned counts in
-        memory. machine: struct shore_machine *; NULL: assumed."""
+        memory. machine: struct shore_machine *; NULL: assumed. policy: who chooses."""
         out, diag = ffi.new("struct shore_plan **"), ffi.new("struct shore_diag *")
         what = ffi.new("char[]", b"this model")
-        options = native.new("struct shore_plan_options", memory_bytes=memory, what=what, machine=machine)
-        options.one_memory = self._one_memory
-        # State stays only for blocks whose pages the update hands back. The program does not say that yet, so a search
-        # would give memory to state that cannot stay.
-        options.policy = lib.SHORE_POLICY_ORDER
+        members = {"memory_bytes": memory, "what": what, "machine": machine, "policy": policy}
+        options = native.new("struct shore_plan_options", one_memory=self._one_memory, **members)
         if not self._one_memory:
             options.place_bytes[lib.SHORE_PLACE_DEVICE] = there
         code = lib.shore_plan_open(self._program, options, out, diag)
