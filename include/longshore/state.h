@@ -351,10 +351,11 @@ struct shore_rows {
     void *dst;                  /* count * columns elements, in the order of row[], aligned to one */
 };
 /* Reads rows. The drives read the pages of 4 KiB that the rows lie in, each once, and send the rows alone. Rows are not
- * checked against the leaves, which are of whole segments: the next update or fetch of those does that. Ownership: row
- * and dst are borrowed until the completion. Threading: any. Errors: as of shore_fleet_fetch(), -ENOMEM; to the
- * completion, with a sentence: -EINVAL (size was left out; another kind; a row outside of the block), -ENOTSUP (a part
- * of a fleet whose other parts have some of the rows). count 0 completes at once. */
+ * checked against the leaves, which are of whole segments: the next update or fetch of those does that. Rows that are
+ * not ascending, or repeated, take memory for as many until the completion, not from the fleet's arena. Units: a row
+ * has 131,072 elements at most. Ownership: row and dst are borrowed until the completion. Threading: any. Errors: as of
+ * shore_fleet_fetch(), -ENOMEM; to the completion, with a sentence: -EINVAL (size was left out; another kind; a row
+ * outside of the block; a drive of another process). count 0 completes at once. */
 int shore_fleet_gather(struct shore_fleet *fleet, const struct shore_rows *rows, struct shore_completion done);
 
 struct shore_update {

@@ -16,7 +16,7 @@ static uint64_t draw(uint64_t below) {
     return (uint64_t)(shore__random_unit(seed, 1, drawn++) * (double)below);
 }
 
-static const char *const kinds[] = {"r", "f", "ff", "frf", "u", "fuu", "s"};
+static const char *const kinds[] = {"r", "f", "ff", "frf", "u", "fuu", "s", "fo"};
 
 /* Rows within a page, of many pages, that divide neither a page nor a stripe; tables of more than a stripe of each
  * drive. */
@@ -44,7 +44,8 @@ static void must(struct world *w, int rc) {
     if (rc) fail_msg("%d: %s", rc, w->diag.text);
 }
 
-static void world_open(struct world *w, const char *where, const struct shape *s) {
+/* false: this machine has no OpenCL device. */
+static bool world_open(struct world *w, const char *where, const struct shape *s) {
     memset(w, 0, sizeof *w);
     place_open(&w->place, where);
     w->options = (struct shore_table_options){.size = sizeof w->options,
@@ -54,12 +55,19 @@ static void world_open(struct world *w, const char *where, const struct shape *s
                                               .columns = s->columns,
                                               .element = s->element,
                                               .element_bytes = s->element_bytes};
-    must(w, shore_table_create(&w->options, &w->table, &w->diag));
+    int rc = shore_table_create(&w->options, &w->table, &w->diag);
+    if (rc == SHORE_EMISSING && strchr(where, 'o')) {
+        print_message("%s: not here: %s\n", where, w->diag.text);
+        place_close(&w->place);
+        return false;
+    }
+    must(w, rc);
     w->info.size = sizeof w->info;
     assert_int_equal(shore_table_info(w->table, &w->info), 0);
     assert_int_equal(w->info.rows, s->rows);
     w->rows = calloc(w->info.rows, w->info.row_bytes);
     assert_non_null(w->rows);
+    return true;
 }
 
 static void world_close(struct world *w) {
@@ -178,8 +186,8 @@ static void rows_are_as_in_memory(void **state) {
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
         for (size_t s = 0; s < NSHAPES; s++) {
             struct world w;
-            if (strlen(kinds[k]) + s % 3 == 3) continue; /* enough of each */
-            world_open(&w, kinds[k], &shapes[s]);
+            if (k > 1 && (k + s) % 3) continue; /* enough of each */
+            if (!world_open(&w, kinds[k], &shapes[s])) continue;
             for (int i = 0; i < 8; i++) {
                 put_some(&w);
                 if (w.info.element != SHORE_TABLE_BYTES) add_some(&w);
