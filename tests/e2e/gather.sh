@@ -76,23 +76,41 @@ for gather in on auto; do
     same "the least budget, $least, $gather" "$found" "$wanted"
 done
 
-# It may change from start to start, and across a snapshot.
+# It may change from start to start, across a snapshot, and when a drive is added.
 way "${model[@]}" --drive "${d[0]}" --gather on --stop-at 1
 must train --resume "$place/run" --gather off --stop-at 2
-at2=$(digest)
+must drive add "$place/run" "${d[1]}" --drive-speeds 2,1
 must snapshot "$place/run" two
 must train --resume "$place/run" --gather on
 same "on, off, on" "$(digest)" "$wanted"
 must rollback "$place/run" two
 must train --resume "$place/run" --gather auto
 same "after a rollback" "$(digest)" "$wanted"
-[ -n "$at2" ] || fail "no digest at step 2"
 
-# Behind a server, whose link is what rows save.
+# Drives that fail are named, and nothing is lost, also of a run that is killed.
+way "${model[@]}" --drive "${d[0]}" --gather on --io threads --stop-at 1
+for count in 6 20 50; do
+    FAIL_IO="read $count 5 d1/" LD_PRELOAD=$FAIL_IO_SO run train --resume "$place/run"
+    failed_on "read $count 5 d1/" "Input/output error"
+done
+must train --resume "$place/run"
+same "after failures" "$(digest)" "$wanted"
+rm -rf "$place/run" "$place"/d1/*
+kill_and_resume "$place/run" 5 500 "${common[@]}" "${model[@]}" --drive "${d[0]}" --gather on
+same "after $kills kills" "$rc $(digest)" "0 $wanted"
+
+# Behind a server, whose link is what rows save; and behind one that dies.
 socket=$(mktemp -d)/s
 serve
 agrees "behind a server" "${model[@]}" --drive "unix:$socket:${d[0]}" "${d[1]}"
 stop_serving
+printf '#!/bin/sh\nshift\nexec "%s" drive serve --stdio\n' "$LONGSHORE" >"$place/rsh"
+chmod +x "$place/rsh"
+export LONGSHORE_RSH="$place/rsh"
+rm -rf "$place/run" "$place"/d1/*
+kill_far_side "$place/run" 3 300 train "${common[@]}" "${model[@]}" --drive "ssh://far${d[0]}" --gather on
+same "the far side dies" "$rc $(digest)" "0 $wanted"
+[ "$kills" -gt 0 ] && ok "$kills kills" || fail "nothing was killed"
 
 # A tied embedding comes for the head: nothing to gather, and said.
 agrees "tied" --init "$place/tied.json" --drive "${d[0]}"
