@@ -56,7 +56,7 @@ def test_a_larger_batch_is_planned_for_and_said(tmp_path, caplog):
 def test_what_is_measured_is_a_trace_of_the_step(tmp_path):
     traces = []
 
-    def again(trace, slots):
+    def again(trace, slots, rates):
         traces.append(trace)
         raise longshore.LongshoreError("enough")
 
@@ -76,8 +76,8 @@ def test_what_is_measured_is_a_trace_of_the_step(tmp_path):
 def test_another_division_changes_no_bit(tmp_path, monkeypatch, pages):
     batches, applied = models.tokens(4), []
 
-    def again(trace, slots):
-        now, other = own(trace, slots)
+    def again(trace, slots, rates):
+        now, other = own(trace, slots, rates)
         other.times.step_seconds = 0.0
         other = dataclasses.replace(other, pages=pages, gradient_bytes=4096 * pages, spare_bytes=0)
         applied.append(other)
@@ -100,8 +100,8 @@ def test_another_division_changes_no_bit(tmp_path, monkeypatch, pages):
 def test_a_division_that_is_little_faster_is_left(tmp_path):
     calls = []
 
-    def again(trace, slots):
-        now, other = own(trace, slots)
+    def again(trace, slots, rates):
+        now, other = own(trace, slots, rates)
         other.times.step_seconds = now.times.step_seconds * (outlook.FASTER + 0.01)
         calls.append(other)
         return now, dataclasses.replace(other, pages=1)

@@ -156,6 +156,9 @@ class DeviceMemory:
         if self.budget is not None:
             _counts(self.device.device).reset_peak_memory_stats(self.device.device)
 
+    def rates_changed(self, drift):
+        """The machine got slower or faster: a Drift says how."""
+
     def _look(self):
         """Notes the peak so far."""
         peak = self._peak()

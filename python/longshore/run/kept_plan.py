@@ -6,20 +6,21 @@ import logging
 import os
 
 from ..errors import LongshoreError
-from . import forecast, machine as machines
+from . import forecast
 
 _log = logging.getLogger("longshore")
 
 
-def keep(core, trace):
-    """Writes the plan of a step, in place of the one before. trace: what the step computes."""
+def keep(core, trace, machine):
+    """Writes the plan of a step, in place of the one before. trace: what the step computes. machine: the Machine by
+    whose rates it is made."""
     state, streams, plan = core.state, core.streams, core.plan
     case = forecast.Case(
         name=type(core.module).__name__,
         blocks=core.layout.blocks,
         trace=trace,
         how={**core.how, "trace": plan.trace_steps},
-        machine=machines.of(None),
+        machine=machine,
         drives=state.drives,
         memory=plan.budget_bytes,
         device=None if streams.device is None else streams.device.device,

@@ -331,6 +331,7 @@ def plan(
     pinned_memory=None,
     trace=None,
     whole=None,
+    rates=None,
 ):
     """The Plan for a memory budget. Raises BudgetError with the minimum of each budget that is too small.
 
@@ -344,6 +345,7 @@ def plan(
     pinned_memory: bytes, a part of memory; None: what can be had, or of a frozen model what the others leave.
     trace: the Trace of a step; None: what computes is not known.
     whole: Activations that memory is for, too; None: they have memory beside it.
+    rates: struct shore_machine *; None: this machine's, as they are kept.
     """
     refuse_budgets(device, gpu_memory, pinned_memory)
     unified = device is not None and cuda.is_unified(device)
@@ -367,7 +369,7 @@ def plan(
     budget, shared = memory or 0, shared_budget.left() is not None
     by_default = _half_of_free(gpu_memory, memory) if unified else None
     memory = shared_budget.within(memory or by_default, least)
-    rates = machines.of(None).handle(device)
+    rates = machines.of(None).handle(device) if rates is None else rates
     planned = needs.planned(memory, max(there, one_slot), rates)
     program, rows, made, chosen = planned.program, planned.rows, planned.made, planned.chosen
     native.check(planned.code, planned.diag)
@@ -381,10 +383,11 @@ def plan(
         beside = program.plan(memory, there - nbytes, rates)[0]
         return 1 if rows["slots"] is None else fate_of(beside, rows["slots"]).count
 
-    def again(trace, slots):
+    def again(trace, slots, rates=rates):
         """(the Division of this plan, the one that suits the Trace of a step). slots: of a device, as many as there
-        are."""
-        now = {"pages of layers": pages, "slots of layers": slots, "gradients": fates["gradients"].bytes, "state": kept}
+        are. rates: as of plan(), if they have changed."""
+        sizes = {"gradients": out.gradient_bytes, "state": out.spare_bytes}
+        now = {"pages of layers": out.pages, "slots of layers": slots, **sizes}
         needs.trace, needs.fixed = trace, {"drives": fates["rings"].bytes}
         if device is not None:
             needs.fixed["slots of layers"] = slots
@@ -411,7 +414,7 @@ def plan(
     most = shared_budget.within() if how.get("default_memory") and not unified else memory
     if by_default:
         most = min(most, max(total, gpu_memory.free - gpu_memory.limit))
-    return Plan(
+    out = Plan(
         ring_bytes=0 if fates["rings"].bytes >= needs.rings[1] else needs.rings[0],
         pages=pages,
         slots=0 if device is None else slots,
@@ -436,3 +439,4 @@ def plan(
         beside=needs.beside,
         trace_steps=how.get("trace", 0),
     )
+    return out

@@ -2,10 +2,11 @@
 
 The first step warms up; the next one is measured unit by unit (step_clock.py), and the budget is divided again for what
 it computes, if steps get faster by that. A batch that is larger than all before is measured in the step after its
-first. Neither changes a bit."""
+first, and so is a step after the machine got slower or faster. None of it changes a bit."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import statistics
 from collections import deque
@@ -15,6 +16,7 @@ from ..errors import LongshoreError
 from ..model.slots import divide
 from . import kept_plan
 from .device_memory import larger, sizes
+from .drift import Drift
 from .memory_plan import FASTER
 from .sleep import sleep, wake
 
@@ -31,10 +33,19 @@ class Outlook:
         self.wanted = False  # the next step is measured
         self.planned = None  # seconds of a step
         self.took = deque(maxlen=STEPS)  # seconds, since it was planned
+        self.told = False  # that no other plan saves enough time since rates have changed
+        self.passes = []  # sizes of the inputs of the step that gathers
+
+    @functools.cached_property
+    def drift(self):
+        """The Drift of the machine."""
+        device = self.core.streams.device
+        return Drift(None if device is None else device.device)
 
     def before_pass(self, inputs):
         """A forward pass of training begins."""
         core, found = self.core, sizes(inputs)
+        self.passes.append(found)
         if self.largest is None or larger(self.largest, found) != self.largest:
             self.largest = found if self.largest is None else larger(self.largest, found)
             self.wanted = core.plan.again is not None and core.ranks.size == 1
@@ -51,15 +62,25 @@ class Outlook:
         trace = clock.trace()
         if trace is not None:
             self._plan(trace)
+        passes, self.passes = self.passes, []
+        if self.core.ranks.size == 1:
+            self._watch(passes, metrics)
+
+    def _watch(self, passes, metrics):
+        """Has memory divided again if the machine no longer works as fast."""
+        if self.drift.step_ended(self.core.state, passes, metrics):
+            self.wanted = self.core.plan.again is not None
+            self.core.device_memory.rates_changed(self.drift)
 
     def _plan(self, trace):
         core, tokens = self.core, trace.tokens
-        streams = core.streams
+        streams, drift = core.streams, self.drift
         try:
-            now, other = core.plan.again(trace, streams.slots)
+            now, other = core.plan.again(trace, streams.slots, drift.rates())
         except LongshoreError:
             return
-        faster = other.times.step_seconds < FASTER * now.times.step_seconds
+        old = now.times.step_seconds
+        faster = other.times.step_seconds < FASTER * old
         if faster and streams.device is None and not core.plan.taken_bytes and self._apply(other):
             now = other
         again = ", planned again" if self.planned is not None else ""
@@ -72,7 +93,26 @@ class Outlook:
             again,
             native.LANES[now.times.bound].bound,
         )
-        kept_plan.keep(core, trace)
+        if drift.what:
+            took = f"a step takes {native.seconds(self.planned)} instead of {native.seconds(old)}"
+            self.drifted(now is other, f": by simulation, {took}")
+        elif now is other:
+            drift.divided()
+        kept_plan.keep(core, trace, drift.machine)
+
+    def drifted(self, divided, more=""):
+        """Says that memory is planned again, since rates have changed, and records it. divided: otherwise than before;
+        else no plan is better, or none can be made between two steps. more: what it saves."""
+        said = f"planned again, since {self.drift.what}"
+        if divided:
+            _log.info("%s%s", said, more)
+            self.core.state.record(said + more)
+            self.drift.divided()
+        else:
+            if not self.told:
+                _log.info("%s: no other plan saves enough time", said)
+            self.told = True
+            self.drift.kept()
 
     def _apply(self, division):
         """Divides the budget as planned. Returns whether it could: nothing is in use between two steps."""

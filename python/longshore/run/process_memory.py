@@ -159,6 +159,7 @@ class ProcessMemory:
         self.beyond = 0  # bytes by which a step went beyond memory=, which later ones leave free
         self.before = 0  # the process's peak before the step
         self.gathers = False  # a step has begun
+        self.drift = None  # the Drift, once rates have changed
         streams.fates = Fates()
         self.guard = allocator.Guard(self.limit, reserve(self.process.limit) // 2)
         weakref.finalize(self, self.guard.stop)
@@ -176,6 +177,10 @@ class ProcessMemory:
         """As of DeviceMemory."""
 
     make_room = begin
+
+    def rates_changed(self, drift):
+        """As of DeviceMemory: the next pass is planned for again."""
+        self.drift, self.planned_for = drift, ([], 0, False)
 
     # ---- passes
 
@@ -245,10 +250,12 @@ class ProcessMemory:
             made = made or self._divided(needs, left, adds)
             if made is None:
                 raise self._too_little(needs, left)
-            sizes = {name: getattr(made, name) for name in _SIZES}
-            if any(getattr(plan, name) != size for name, size in sizes.items()):
+            sizes, chosen = {name: getattr(made, name) for name in _SIZES}, made.activations
+            differs = any(getattr(plan, name) != size for name, size in sizes.items())
+            if differs:
                 room.change(streams.core(), **sizes)
-            chosen = made.activations
+            if self.drift is not None and self.drift.what:
+                streams.core().outlook.drifted(differs or chosen.of != streams.fates.of)
         else:
             chosen = self._beside(replace(needs, pool_bytes=plan.pool_bytes), left, adds)
         streams.fates = Fates(chosen.of, chosen.pool_bytes > 0)
@@ -256,15 +263,16 @@ class ProcessMemory:
 
     def _divided(self, needs, left, adds):
         """The Plan that divides so many bytes among the engine and activations. None: they are too few."""
+        rates = None if self.drift is None else self.drift.rates()
         try:
-            made = self.process.replan(memory=left, whole=needs)
+            made = self.process.replan(memory=left, whole=needs, rates=rates)
         except BudgetError:
             return None
         most = self.streams.gradients.most_bytes(adds)
         if made.gradient_bytes >= most:
             # all gradients of a step stay: state would have the engine's memory for those on their way to the drives
             try:
-                made = self.process.replan(memory=left, whole=replace(needs, aside=True))
+                made = self.process.replan(memory=left, whole=replace(needs, aside=True), rates=rates)
             except BudgetError:
                 made.gradient_bytes = most - 1
         return made
