@@ -9,7 +9,16 @@
 #include "base/units.h"
 #include "pass/costs.h"
 
-enum { D = SHORE__MEASURED_WIDTH, QKV = 3 * D, FF = 4 * D, HEADS = 12, HEAD_DIM = D / HEADS, UNIT = 1024, LAYERS = 3, SAMPLES = 64 };
+enum {
+    D = SHORE__MEASURED_WIDTH,
+    QKV = 3 * D,
+    FF = 4 * D,
+    HEADS = 12,
+    HEAD_DIM = D / HEADS,
+    UNIT = 1024,
+    LAYERS = 3,
+    SAMPLES = 64
+};
 #define ENOUGH_SECONDS 0.7 /* with three samples at least */
 #define MOST_SECONDS 4.0   /* with one at least */
 
