@@ -9,12 +9,14 @@ run opencl_update.sh
 run step_overlap.sh
 run compute_share.sh
 run ram_vs_drive.sh
+run activation_peak.sh
+run throttled.sh
 run unequal_drives.sh
 run remote_update.sh
 run link_bytes.sh
 run gather.sh
 run gather_lookups.sh
-if [ -n "${SHORT:-}" ]; then run predict.sh quick; else run predict.sh; fi
+if [ -n "${SHORT:-}" ]; then run predict.sh quick; else run predict.sh whole policies; fi
 run plan_vs_teraio.sh
 if [ -n "${SHORT:-}" ]; then run minimum.sh 5m 124m; else run minimum.sh; fi
 [ -n "${SHORT:-}" ] || run overrun_sweep.sh
