@@ -106,14 +106,14 @@ static void print_drive(const struct shore_machine *m, uint32_t i) {
     printf("%s%s", *d->path ? shore__shown(d->path).text : name, rated(d->device, rating, sizeof rating));
     if (d->room) printf(", room for %s", shore__format_size(d->room).text);
     if (d->shares) {
-        printf(": shares the device of drive %u, and its rates\n", d->shares);
-        return;
+        printf(": shares the device of drive %u, and its rates", d->shares);
+    } else {
+        print_rate("reads", d->read);
+        print_rate("writes", d->write);
+        print_rate("both at once", d->mixed);
+        if (d->flush_seconds > 0) printf(", a flush takes %.2g ms", d->flush_seconds * 1e3);
     }
-    print_rate("reads", d->read);
-    print_rate("writes", d->write);
-    print_rate("both at once", d->mixed);
-    if (d->flush_seconds > 0) printf(", a flush takes %.2g ms", d->flush_seconds * 1e3);
-    if (d->update > 0)
+    if (d->update > 0 && (!d->shares || !d->host_computes))
         printf(", updates %.4g million parameters/s%s", d->update * 1e-6,
                d->host_computes ? " (a thread of this host)" : "");
     putchar('\n');

@@ -30,6 +30,12 @@ const struct shore__kind *shore__kind_of(const char *text) {
                                                            : &file;
 }
 
+bool shore__kinds_have(const char *const *texts, uint32_t count, enum shore__kind_id id) {
+    for (uint32_t i = 0; i < count; i++)
+        if (shore__kind_of(texts[i])->id == id) return true;
+    return false;
+}
+
 const char *shore__address_file(const char *text) {
     return shore__kind_of(text)->id == SHORE__KIND_OPENCL ? text + sizeof OPENCL - 1 : text;
 }

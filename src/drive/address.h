@@ -15,6 +15,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "longshore/error.h"
 
@@ -39,6 +40,9 @@ struct shore__kind {
 /* Kind of a text; every text has one, even if it cannot be parsed. Only for sums over a fleet's options, which hold
  * texts; code with an address uses that. */
 const struct shore__kind *shore__kind_of(const char *text);
+
+/* Whether any of the texts is of that kind. */
+bool shore__kinds_have(const char *const *texts, uint32_t count, enum shore__kind_id id);
 
 /* The path in a text whose kind has a file: behind opencl:. */
 const char *shore__address_file(const char *text);

@@ -17,6 +17,7 @@
 #include "drive/probe/probe.h"
 #include "drive/probe/speed.h"
 #include "machine/machine.h"
+#include "near/opencl/opencl.h"
 #include "near/update.h"
 #include "storage/blockio.h"
 #include "storage/volume.h"
@@ -147,6 +148,14 @@ static int measure_files(struct shore_machine *m, uint32_t i, const char *text, 
     return 0;
 }
 
+/* Elements a second of a drive whose UPDATE a device computes, while a thread of this host makes the checksums. */
+static int measure_device(const struct shore_machine *m, double beside_drive, double *update, struct shore_diag *diag) {
+    const double checksums = 1 / (1 / beside_drive - 1 / m->host_update);
+    int rc = shore__opencl_rate(getenv(SHORE__OPENCL_VARIABLE), update, diag);
+    *update = shore__four_digits(*update < checksums ? *update : checksums);
+    return rc;
+}
+
 static int measure_drive(struct shore_machine *m, uint32_t i, struct shore__whereabouts *lie, double update,
                          const struct shore_machine_options *o, double seconds, struct shore_diag *diag) {
     struct shore__machine_drive *d = &m->drive[i];
@@ -157,9 +166,13 @@ static int measure_drive(struct shore_machine *m, uint32_t i, struct shore__wher
     char *path = at->kind->has_file ? shore__address_absolute(at->text) : strdup(at->text);
     if (path && strlen(path) < sizeof d->path) snprintf(d->path, sizeof d->path, "%s", path);
     free(path);
-    d->host_computes = !at->kind->served && at->kind->id != SHORE__KIND_OPENCL;
+    const bool on_device = at->kind->id == SHORE__KIND_OPENCL;
+    d->host_computes = !at->kind->served && !on_device;
     if (d->host_computes) d->update = update;
-    if (at->kind->served) {
+    if (on_device) rc = measure_device(m, update, &d->update, diag);
+    if (rc) {
+        /* the device says why */
+    } else if (at->kind->served) {
         const struct shore__site site = {.at = at};
         rc = shore__site_measure(&site, SHORE_IO_AUTO, STATE_BYTES, &speed, &link, diag);
         d->mixed = shore__four_digits((double)speed);

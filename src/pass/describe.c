@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "base/diag.h"
+#include "drive/address.h"
 #include "drive/fleet/fleet.h"
 #include "drive/planes.h"
 #include "pass/costs.h"
@@ -291,8 +292,14 @@ static void describe_logits(const struct description *d) {
 }
 
 struct shore__process shore__facts_process(const struct shore__facts *f) {
-    return (struct shore__process){f->model->nblocks, f->model->arch.vocab, (uint32_t)f->threads,
-                                   f->drives.ndrives, f->heap_bytes,        f->trace_bytes};
+    return (struct shore__process){.blocks = f->model->nblocks,
+                                   .tokens = f->model->arch.vocab,
+                                   .threads = (uint32_t)f->threads,
+                                   .ndrives = f->drives.ndrives,
+                                   .heap_bytes = f->heap_bytes,
+                                   .trace_bytes = f->trace_bytes,
+                                   .opencl =
+                                       shore__kinds_have(f->drives.drives, f->drives.ndrives, SHORE__KIND_OPENCL)};
 }
 
 /* Adds the trainer's own memory, by name: the drives, the process and its reserve. */

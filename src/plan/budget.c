@@ -17,10 +17,12 @@
 #define BLOCK (32 * 1024u)                 /* descriptions of tensors, requests */
 #define TOKEN 128u                         /* of a tokenizer */
 /* Of what products may allocate, a third is in use at a time. */
+#define OPENCL (70 * MIB) /* PoCL's code and data */
 /* A kernel may back the top of a stack, or the end of a heap, with a huge page, and libraries differ. */
 #define LIBRARIES_MOST (20 * MIB)
 #define THREAD_MOST (2 * MIB)
 #define DRIVE_MOST (4 * MIB)
+#define OPENCL_MOST (216 * MIB) /* where it compiles */
 
 static uint64_t process(const struct shore__process *p, uint64_t libraries, uint64_t thread, uint64_t drive) {
     return libraries + p->threads * thread + p->ndrives * drive + (uint64_t)p->blocks * BLOCK +
@@ -28,11 +30,11 @@ static uint64_t process(const struct shore__process *p, uint64_t libraries, uint
 }
 
 uint64_t shore__process_bytes(const struct shore__process *p) {
-    return process(p, LIBRARIES, THREAD, DRIVE) + p->heap_bytes / 3;
+    return process(p, LIBRARIES + (p->opencl ? OPENCL : 0), THREAD, DRIVE) + p->heap_bytes / 3;
 }
 
 uint64_t shore__reserve_bytes(const struct shore__process *p) {
-    return process(p, LIBRARIES_MOST, THREAD_MOST, DRIVE_MOST) + p->heap_bytes;
+    return process(p, LIBRARIES_MOST + (p->opencl ? OPENCL_MOST : 0), THREAD_MOST, DRIVE_MOST) + p->heap_bytes;
 }
 
 uint64_t shore__reserve_measured_bytes(uint64_t resident) {

@@ -11,6 +11,7 @@ struct shore__process {
     uint32_t blocks, tokens, threads, ndrives; /* tokens: of its tokenizer */
     uint64_t heap_bytes;                       /* that products allocate */
     uint64_t trace_bytes;                      /* that a trace takes */
+    bool opencl;                               /* a drive is a device */
 };
 /* Memory that it takes: as it was measured, and at most, which is what a budget reserves. */
 uint64_t shore__process_bytes(const struct shore__process *process);

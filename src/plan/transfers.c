@@ -1,5 +1,6 @@
 #include "plan/transfers.h"
 
+#include "drive/address.h"
 #include "plan/budget.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -15,7 +16,13 @@ uint64_t shore__transfer_fleet_bytes(const struct shore_layout *layout, const st
 
 uint64_t shore__import_bytes(const struct shore_layout *layout, uint32_t tokens, uint32_t threads,
                              const struct shore_fleet_options *options) {
-    const struct shore__process process = {layout->nblocks, tokens, threads, options->ndrives, 0, 0};
+    const struct shore__process process = {
+        .blocks = layout->nblocks,
+        .tokens = tokens,
+        .threads = threads,
+        .ndrives = options->ndrives,
+        .opencl = shore__kinds_have(options->drives, options->ndrives, SHORE__KIND_OPENCL),
+    };
     return shore__reserve_bytes(&process) + shore_fleet_memory_bytes(layout, options);
 }
 
