@@ -45,7 +45,8 @@ def offered(drives, run):
         if re.match(r"(ssh|unix|ram|null):", drive):
             out.append(Offer(drive, "server", machine, host, ""))
             continue
-        path, kind, same = os.path.abspath(drive), "file", ""
+        device = "opencl:" if drive.startswith("opencl:") else ""  # which computes beside that path
+        path, kind, same = os.path.abspath(drive[len(device) :]), "file", ""
         try:
             st = os.stat(path)
             is_device = stat.S_ISBLK(st.st_mode)
@@ -57,7 +58,7 @@ def offered(drives, run):
         twice = next((o.path for o in out if same and o.same == same), None)
         if twice is not None:
             raise LongshoreError(f"drives: {twice} and {path} are the same place; name it once")
-        out.append(Offer(path, kind, machine, host, same))
+        out.append(Offer(f"{device}{path}", kind, machine, host, same))
     return out
 
 

@@ -22,6 +22,7 @@ from ..step.compression import share_of
 from ..step.param_groups import NUMBERS, refuse_numbers
 from ..step.sum_groups import groups_of
 from . import open_engines, process_memory
+from .init import as_given
 
 # in DeepSpeed's configuration, under "longshore"
 SECTION = """run drives memory memory_of gpu_memory pinned_memory storage moments overwrite activations activation_room
@@ -99,8 +100,7 @@ class Options(SimpleNamespace):
 
     def check_place(self, device, opens=True):
         """device: what the model computes on; None: the CPU. opens: an engine is about to be opened in this process."""
-        beside = {name: value for name in ("compile", "compress") if (value := getattr(self, name))}
-        beside.update({} if self.trains else {"trains": False})
+        beside = process_memory.beside(vars(self), as_given(self.drives))
         process_memory.refuse("wrap", self.memory_of, device, beside, opens)
         if device is None and self.activations == "host":
             raise ValueError(

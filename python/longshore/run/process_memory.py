@@ -14,7 +14,7 @@ import functools
 import inspect
 import logging
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,7 +64,7 @@ class ProcessBudget:
 
 def refuse(who: str, memory_of: Any, device: Any, others: Mapping[str, Any], opens: bool = True) -> None:
     """Raises ValueError where memory_of is no such name, or the promise cannot be made. others: options that exclude
-    it, by name, where they are given. opens: an engine is about to be opened in this process."""
+    it, by what they are called, where they are given. opens: an engine is about to be opened in this process."""
     if memory_of not in ("engine", "process"):
         raise ValueError(f'{who}: memory_of must be "engine" or "process", and is {memory_of!r}')
     if memory_of == "engine":
@@ -77,9 +77,16 @@ def refuse(who: str, memory_of: Any, device: Any, others: Mapping[str, Any], ope
     elif opens and (shared_budget.left() is not None or open_engines.any_open()):
         why = "other engines share this process"
     elif (name := next(iter(others), None)) is not None:
-        why = f"{name}= has memory that cannot be foreseen"
+        why = f"{name} has memory that cannot be foreseen"
     if why is not None:
         raise ValueError(f'{who}: memory_of="process" is for one engine on a CPU, and {why}: leave it out')
+
+
+def beside(how: Mapping[str, Any], drives: Sequence[str] | None) -> dict[str, Any]:
+    """What excludes the promise, of a run's options and drives."""
+    out = {f"{name}=": how[name] for name in ("compile", "compress") if how.get(name)}
+    out.update({} if how.get("trains", True) else {"trains=": False})
+    return {**out, **{drive: drive for drive in drives or () if drive.startswith("opencl:")}}
 
 
 def refuse_beside(who: str) -> None:

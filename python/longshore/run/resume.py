@@ -133,8 +133,7 @@ def _resume(run, model, memory, memory_of, own, accept_step, device, device_time
     own = device_memory.counted(own, where, model, lenders)
     planned = {**how, "default_memory": memory is None and how.get("default_memory")}
     planned.update(memory_of=memory_of or how.get("memory_of", "engine"), trace=trace)
-    beside = {name: how[name] for name in ("compile", "compress") if how.get(name)}
-    process_memory.refuse("resume", planned["memory_of"], where, beside)
+    process_memory.refuse("resume", planned["memory_of"], where, process_memory.beside(how, drives))
     replan = functools.partial(memory_plan.plan, layout, drives, who=who(model, run), device=where, **own)
     chosen = process_memory.plan(replan, budget, planned)
     said = {**how, "device": placement.recorded(where), "accept_step": accept_step}
