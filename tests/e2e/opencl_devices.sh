@@ -21,6 +21,13 @@ same "a first run" $rc 0
 grep -q "b/longshore.*: compiling kernels for the OpenCL device .* and testing it took" "$place/log" && ok "compile time" ||
     fail "compiling is not said"
 
+# What PoCL and its compiler take is a part of the budget.
+read -ra loud <<<"${common[*]/--quiet/}"
+XDG_CACHE_HOME=$place/cold must train "${loud[@]}" --drive "opencl:$place/b" --out "$place/cold.run"
+budget=$(bytes "$(sed -n 's/^memory: budget \(.*\), peak .*/\1/p' "$place/log")")
+peak=$(bytes "$(sed -n 's/^memory: .* peak \([^;]*\);.*/\1/p' "$place/log")")
+[ "$peak" -gt 0 ] && [ "$peak" -le "$budget" ] && ok "memory" || fail "a peak of $peak bytes with a budget of $budget"
+
 must train "${common[@]}" --drive ram: --out "$place/plain"
 wanted=$(digest)
 must train "${common[@]}" --drive "opencl:$place/b" --precision fp32 --moments 8bit --compress 5% --residual saved --out "$place/two"

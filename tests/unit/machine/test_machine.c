@@ -305,6 +305,17 @@ static void drives_are_known_by_order_or_by_device(void **state) {
     assert_int_equal(m->drive[1].shares, 1);
     assert_int_equal(m->drive[2].shares, 0);
     shore_machine_free(m);
+    const char *devices[] = {"opencl:/tmp/a", "/tmp/b"}; /* one place, measured as a file: what does the device do? */
+    m = taken(everything);
+    assert_int_equal(shore__machine_take_drives(m, drives, 2, false), 2);
+    strcpy(m->drive[0].device, m->drive[1].device);
+    m->drive[0].read = 77;
+    m->drive[0].update = 5;
+    m->ndrives = 1;
+    assert_int_equal(shore__machine_take_drives(m, devices, 2, false), 0);
+    assert_true(m->drive[0].read == 77 && m->drive[0].update == 0 && !m->drive[0].host_computes);
+    assert_true(m->drive[1].read == 77 && m->drive[1].update == 5 && m->drive[1].host_computes);
+    shore_machine_free(m);
     m = taken("{\"drives\": [{\"read\": 5, \"device\": \"x\"}, {\"read\": 6, \"device\": \"x\"}]}");
     assert_int_equal(shore__machine_take_drives(m, drives, 3, true), 0);
     assert_int_equal(m->ndrives, 3);
