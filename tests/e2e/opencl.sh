@@ -2,17 +2,20 @@
 # Drives that compute on an OpenCL device (PoCL, which is this processor): the digest of drives of this host, alone and
 # beside them, across kills, moves, snapshots and resumes; --update host; what is refused.
 . "$(dirname "$0")/lib.sh"
-if ! "$LONGSHORE" train --dry-run --drive "opencl:$place" >"$place/log" 2>&1 && grep -q "^error.*OpenCL: " "$place/log"; then
-    [ "${CI:-}" != true ] || fail "no OpenCL platform here"
-    [ $failures != 0 ] || ok "no OpenCL platform here: nothing is tried"
-    done_testing
-fi
 gpt2_config "$place/config.json" 2 96 4 64 600
 some_text "$place/text" 300
 steps=24
 common=(--init "$place/config.json" --seed 3 --data "$place/text" --steps $steps --batch 8 --seq-len 64 --lr 2e-3
         --memory 512MiB --quiet)
 mkdir "$place"/d{1,2,3}
+run train "${common[@]}" --drive "opencl:$place/d1" --out "$place/first" --stop-at 1
+if [ "${CI:-}" != true ] && grep -q "no libOpenCL.so.1 here\|no platform here has a device" "$place/log"; then
+    ok "$(tail -n 1 "$place/log")"
+    echo "skipped: $(tail -n 1 "$place/log")"
+    done_testing
+fi
+same "a first run" $rc 0
+must remove "$place/first"
 
 # The same digest, and every byte of it.
 must train "${common[@]}" --drive ram: --out "$place/whole"
