@@ -19,7 +19,7 @@ struct trial {
     const char *name;
     uint64_t memory_bytes, chunk_bytes;
     unsigned volumes; /* on each drive; 0: ram: */
-    const char *io, *speculate, *offload;
+    const char *io, *speculate, *offload, *gather;
     uint64_t stop_at; /* nonzero: stop cleanly there, then --resume */
     char line[128];   /* its digest line */
 };
@@ -164,6 +164,7 @@ static int train(struct words *w, struct trial *t) {
     if (t->io) add(w, "--io=%s", t->io);
     if (t->speculate) add(w, "--speculate=%s", t->speculate);
     if (t->offload) add(w, "--offload=%s", t->offload);
+    if (t->gather) add(w, "--gather=%s", t->gather);
     add(w, "--quiet");
     int rc = run(w, t->line, sizeof t->line);
     for (size_t i = 0; i < w->count; i++)
@@ -230,7 +231,7 @@ static int needs_of(struct verify *v, const struct shore__model *m, unsigned vol
     return rc;
 }
 
-enum { TRIALS = 11 };
+enum { TRIALS = 12 };
 
 static int plan(struct verify *v, const struct shore__model *m, struct trial *trials, size_t *count,
                 struct shore_diag *diag) {
@@ -270,6 +271,9 @@ static int plan(struct verify *v, const struct shore__model *m, struct trial *tr
         (struct trial){.name = "never speculating", .memory_bytes = comfortable, .volumes = 1, .speculate = "off"};
     trials[n++] =
         (struct trial){.name = "always speculating", .memory_bytes = comfortable, .volumes = 1, .speculate = "on"};
+    if (!m->arch.tied)
+        trials[n++] = (struct trial){
+            .name = "rows of the embedding gathered", .memory_bytes = comfortable, .volumes = 1, .gather = "on"};
     if (v->steps > 1)
         trials[n++] = (struct trial){.name = "interrupted and resumed",
                                      .memory_bytes = one.minimum_bytes,
