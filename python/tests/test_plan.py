@@ -8,11 +8,12 @@ import sys
 import pytest
 import torch
 from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import longshore
 import models
 from longshore import native
-from longshore.run import planning
+from longshore.run import machine as machines, planning
 from test_trace import ConvNet
 
 MIB = 1 << 20
@@ -372,3 +373,13 @@ def test_a_large_model_is_planned_on_the_meta_device():
     assert found["parameters"] > 70e9 and found["minimum_bytes"] < found["budget_bytes"]
     assert found["disk_bytes"] > 12 * found["parameters"]
     assert native.readable(found["disk_bytes"]) in str(found)
+
+
+def test_what_backward_frees_stays_beside_the_gradients_of_a_large_embedding():
+    config = GPT2Config(vocab_size=32768, n_positions=512, n_embd=256, n_layer=8, n_head=4)
+    with torch.device("meta"):
+        model = GPT2LMHeadModel(config)
+    case = planning._case(model, (1, 64), machines.of(MACHINE), None, None, {"fused_loss": False})
+    layers = sum(unit.saved_bytes for unit in case.trace.units if unit.layer)
+    gradients = 2 * 4 * 32768 * 256  # of the head and of the lookups, which are the same tensor's
+    assert layers > 16 * MIB and sum(case.beside().values()) >= layers + gradients

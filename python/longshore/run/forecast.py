@@ -13,6 +13,7 @@ from typing import Any
 from .. import native
 from ..drives.layout import Layout
 from ..errors import BudgetError
+from ..model.trace import NEW_BYTES
 from ..native import ffi, lib
 from . import memory_plan, shared_budget
 from .activation_plan import Activations, gradients_of
@@ -219,11 +220,18 @@ class Case:
         return out
 
     def beside(self):
-        """What PyTorch holds at the worst moment of a step: saved activations, logits, and temporaries."""
+        """What PyTorch holds at the worst moment of a step: saved activations, logits, and temporaries. A processor's
+        allocator keeps what backward frees, for tensors that are smaller than NEW_BYTES."""
         trace, keeps, held, worst = self.trace, self.how["activations"] == "memory", 0, (0, 0, 0)
-        for unit in trace.units:
+        small = [sum(size for size in unit.saved_sizes if size < NEW_BYTES) for unit in trace.units]
+        freed = sum(small) * keeps * (self.device is None)
+        large = {t.name for block in self.blocks for t in block.tensors if t.trains and 4 * t.elems >= NEW_BYTES}
+        for unit, of in zip(trace.units, small):
             before, held = held * keeps, held * keeps + unit.saved_bytes  # what leaves comes back for its backward
-            for kept, temporary in ((before, unit.forward_temporary_bytes), (held, unit.backward_temporary_bytes)):
+            freed = max(freed - of, 0)
+            forward, backward = unit.forward_temporary_bytes, unit.backward_temporary_bytes
+            behind = held + (freed if large.intersection(unit.parameters) else max(freed - backward, 0))
+            for kept, temporary in ((before, forward), (behind, backward)):
                 worst = max(worst, (kept + temporary, kept, temporary))
         _, kept, temporary = worst
         logits = min(trace.logits_bytes, temporary)
