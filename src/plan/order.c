@@ -196,7 +196,9 @@ static void keep_activations(struct shore_plan *plan, uint32_t k) {
         share_with_parameters(plan);
     }
     raise_to(plan, &s->kept, most);
+    before = *s;
     if (s->moved > plan->class[k].n - s->kept) s->moved = plan->class[k].n - s->kept;
+    if (s->moved < before.moved && !(fits(plan) && is_accepted(plan))) *s = before; /* they are kept in another order */
 }
 
 /* Raises what is computed again otherwise: first what is expensive to compute, then the cheap parts too. */
