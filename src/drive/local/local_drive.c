@@ -164,8 +164,16 @@ static uint64_t ring_bytes(const struct shore__drive_config *config, bool spill)
     return (uint64_t)config->ring_buffers * config->chunk_segments * each;
 }
 
+/* A device holds chunks for a while: two more keep the drive busy. */
+static struct shore__drive_config with_buffers(const struct shore__drive_config *config) {
+    struct shore__drive_config own = *config;
+    if (own.on_device) own.ring_buffers += 2;
+    return own;
+}
+
 uint64_t shore__local_memory_bytes(const struct shore__drive_config *config, const struct shore__volume_desc *desc) {
-    uint64_t bytes = shore__volume_memory_bytes(desc) + ring_bytes(config, desc->spill) + shore__stage_bytes(config);
+    const struct shore__drive_config own = with_buffers(config);
+    uint64_t bytes = shore__volume_memory_bytes(desc) + ring_bytes(&own, desc->spill) + shore__stage_bytes(config);
     bytes += shore__arena_round(desc->segments);
     if (desc->spill) {
         bytes += shore__arena_round(desc->segments);
@@ -234,7 +242,7 @@ static int local_new(const struct shore__drive_config *config, const char *path,
     l->front.drive.ops = &local_ops;
     l->front.aligned = true;
     l->front.drive.desc = &l->volume.desc;
-    l->front.config = *config;
+    l->front.config = with_buffers(config);
     shore__engine_host(&l->host);
     l->engine = &l->host;
     shore__slots_init(&l->front.slots);
