@@ -195,6 +195,29 @@ int shore_run_commit_wait(struct shore_run *run, struct shore_diag *diag);
  * commit is forgotten; it may have succeeded or not. Errors: as of shore_fleet_reconnect(). */
 int shore_run_reconnect(struct shore_run *run, struct shore_diag *diag);
 
+/* ---- a limit of writes a day ---------------------------------------------------------------------------------------
+ *
+ * Holds back steps, so that what the drives have written since the start, with the step that begins, is never more than
+ * the limit's share of the time.
+ *
+ *     after a step's work is handed to its commit:  if (shore_endurance_holds(e)) wait for the commit, then
+ *     while ((seconds = shore_endurance_left(e)) > 0) sleep
+ *     and at the start of a run that goes on, before its first step: the same loop
+ *
+ * Threading: one thread at a time. */
+struct shore_endurance;
+/* Begins to count, in a run that goes on with its last step. most: bytes a day of each drive, in their order, then of
+ * all together; 0: any. *out is NULL if there is no limit. Ownership: borrows the run until shore_endurance_close().
+ * Errors: -ENOMEM; -EINVAL (a run without its drives, or in parts). */
+int shore_endurance_open(struct shore_run *run, const uint64_t *most, struct shore_endurance **out,
+                         struct shore_diag *diag);
+/* NULL is allowed, also below. */
+void shore_endurance_close(struct shore_endurance *endurance);
+/* Once after each step that another one follows: whether that has to wait. The commit may be under way. */
+bool shore_endurance_holds(struct shore_endurance *endurance);
+/* Seconds until the next step may begin; 0: now. No commit is under way. */
+double shore_endurance_left(struct shore_endurance *endurance);
+
 /* ---- snapshots --------------------------------------------------------------------------------------------------- */
 
 /* Keeps the committed state under a name. No update or commit is under way. name NULL: an automatic snapshot named

@@ -142,7 +142,7 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     t->pass.c = t->c;
     rc = shore__activations_open(t, diag);
     if (!rc) rc = shore_meter_open(t->fleet, &t->meter, diag);
-    if (!rc) rc = shore__endurance_open(t, fresh, diag);
+    if (!rc) rc = shore__pacing_open(t, diag);
     if (!rc) rc = shore__train_lay_out(t, &t->memory, diag);
     if (!rc) rc = shore__gradients_open(t, diag);
     if (!rc) rc = shore__compress_open(t, diag);
@@ -160,7 +160,7 @@ void shore__trainer_close(struct trainer *t) {
     shore__gradients_close(t->gradients);
     shore__lookups_close(&t->lookups);
     shore__activations_close(t->activations);
-    shore__endurance_close(t);
+    shore_endurance_close(t->endurance);
     shore__drift_close(t);
     shore_meter_close(t->meter);
     if (t->pass.stream) t->c->ops->stream_close(t->c, t->pass.stream);

@@ -124,14 +124,14 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
     shore__commit_begin_counting(&t);
     uint64_t last = train_last_step(t.s);
     make_up_snapshot(&t, info.step);
-    bool asked = info.step < last && shore__endurance_wait(&t);
+    bool asked = info.step < last && shore__pacing_wait(&t);
     for (t.base_step = info.step; !rc && !asked && t.base_step < last;) {
         rc = one_step(&t, diag);
         shore_meter_charge(t.meter, SHORE_CHARGE_BETWEEN);
         uint64_t made = t.base_step + 1;
         asked = events->should_stop && events->should_stop(events->ctx);
         bool keep = snapshot_due(&t, made);
-        bool holds = made < last && shore__endurance_holds(&t);
+        bool holds = made < last && shore_endurance_holds(t.endurance);
         bool plans = !rc && made < last && !asked && shore__drift_plans_again(&t, last - made);
         bool settle = plans || made == last || asked || keep || holds || shore__batch_validation_due(&t, made) ||
                       shore__train_sample_due(&t, made);
@@ -143,7 +143,7 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
         }
         if (!rc && keep) snapshot(&t, made);
         t.paced_seconds = 0;
-        if (!rc && holds && !asked) asked = shore__endurance_wait(&t);
+        if (!rc && holds && !asked) asked = shore__pacing_wait(&t);
         t.base_step++;
         if (!rc && plans && (rc = shore__trainer_open_again(&t, diag))) {
             out->step = t.base_step;

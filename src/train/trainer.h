@@ -41,16 +41,17 @@ struct trainer {
     struct compression *compression;
     struct shore_step *step;
     struct shore_meter *meter;
-    struct shore_trace *trace;   /* NULL: none is recorded */
-    struct endurance *endurance; /* NULL: drives may write as much as they can */
-    struct drift *drift;         /* NULL: it does not plan again */
+    struct shore_trace *trace;         /* NULL: none is recorded */
+    struct shore_endurance *endurance; /* NULL: drives may write as much as they can */
+    struct drift *drift;               /* NULL: it does not plan again */
 
     /* the current step */
     uint64_t base_step;
     bool compressing;     /* it sends only part of its gradients */
     bool again;           /* it is recomputed */
     double norm;          /* of its gradients, once all are there */
-    double paced_seconds; /* it was held back, by endurance.c */
+    double paced_seconds; /* it was held back, by pacing.c */
+    bool told_of_pacing;  /* that was said */
     uint32_t late_steps;  /* in which computing took longer than on the machine that is emulated */
     bool refused;         /* a loss or gradient that is not finite has ended the run */
 
@@ -107,13 +108,10 @@ void shore__commit_report(struct trainer *t);
 /* Waits for the commit under way, if there is one, and ignores its result. */
 void shore__commit_forget(struct trainer *t);
 
-/* endurance.c: holds back steps where --max-writes-per-day says so. */
-int shore__endurance_open(struct trainer *t, bool fresh, struct shore_diag *diag);
-void shore__endurance_close(struct trainer *t);
-/* Whether the next step has to wait; the commit of the last one may be under way. */
-bool shore__endurance_holds(struct trainer *t);
+/* pacing.c: holds back steps where --max-writes-per-day says so. */
+int shore__pacing_open(struct trainer *t, struct shore_diag *diag);
 /* Waits until the next step may begin. Returns whether the user asked to stop. No commit is under way. */
-bool shore__endurance_wait(struct trainer *t);
+bool shore__pacing_wait(struct trainer *t);
 
 /* drift.c: plans again where the machine gets slower or faster. */
 int shore__drift_open(struct trainer *t, struct shore_diag *diag);

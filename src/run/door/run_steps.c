@@ -161,3 +161,11 @@ int shore_run_reconnect(struct shore_run *r, struct shore_diag *diag) {
     int rc = shore_fleet_reconnect(r->fleet, diag);
     return rc || r->read_only ? rc : shore__door_recover_metrics(r, diag);
 }
+
+int shore_endurance_open(struct shore_run *r, const uint64_t *most, struct shore_endurance **out,
+                         struct shore_diag *diag) {
+    *out = NULL;
+    if (!r->fleet) return shore__door_idle(r, diag);
+    if (r->part) return shore__fail(diag, -EINVAL, "%s: is open in parts", r->run->path);
+    return shore__endurance_open(r->run, r->fleet, most, out, diag);
+}
