@@ -207,9 +207,10 @@ int shore_run_reconnect(struct shore_run *run, struct shore_diag *diag);
  * Threading: one thread at a time. */
 struct shore_endurance;
 /* Begins to count, in a run that goes on with its last step. most: bytes a day of each drive, in their order, then of
- * all together; 0: any. *out is NULL if there is no limit. Ownership: borrows the run until shore_endurance_close().
- * Errors: -ENOMEM; -EINVAL (a run without its drives, or in parts). */
-int shore_endurance_open(struct shore_run *run, const uint64_t *most, struct shore_endurance **out,
+ * all together; 0: any. step_bytes: what a step writes at least; 0: what the metrics say of the last one. *out is NULL
+ * if there is no limit. Ownership: borrows the run until shore_endurance_close(). Errors: -ENOMEM; -EINVAL (a run
+ * without its drives, or in parts). */
+int shore_endurance_open(struct shore_run *run, const uint64_t *most, uint64_t step_bytes, struct shore_endurance **out,
                          struct shore_diag *diag);
 /* NULL is allowed, also below. */
 void shore_endurance_close(struct shore_endurance *endurance);

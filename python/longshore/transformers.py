@@ -31,7 +31,7 @@ from .model import adapters, blocks, placement, precision
 from .ranks.launch import ranks
 from .run import checkpoint, init, retrain
 from .run.engine_surface import core_of, refuse_engine
-from .run.options import ARGUMENTS, BUDGETS, DTYPE_OF, NAME_OF, refuse_rank_timeout, that_stay
+from .run.options import ARGUMENTS, DTYPE_OF, NAME_OF, OF_START, refuse_rank_timeout, that_stay
 from .run.resume import resume
 from .run.wrap import wrap
 from .step import trusted_code
@@ -66,6 +66,7 @@ class TrainingArguments(transformers.TrainingArguments):
         drives: Directories, files, block devices, ``opencl:PATH`` or ``ssh://HOST/PATH``. Default: the run's directory.
         memory: Most bytes that Longshore holds, such as "8GiB". Default: half of the machine's memory.
         memory_of: "process" makes memory a promise about the whole process, as longshore.wrap() says.
+        max_writes_per_day: As longshore.wrap() takes it, such as "2TB".
         gpu_memory, pinned_memory: As longshore.wrap() takes them. The device is transformers' own: the first
             accelerator, or with use_cpu=True the CPU.
         storage, activations, activation_room, compress, compress_after, moments_from, sum_groups, fused_loss,
@@ -82,6 +83,7 @@ class TrainingArguments(transformers.TrainingArguments):
     memory_of: str = _option("engine or process: what memory is a promise about")
     gpu_memory: str = _option("what the run may take on the accelerator, as 20GiB; by default what is useful")
     pinned_memory: str = _option("the part of memory that may be pinned, as 4GiB; by default what can be had")
+    max_writes_per_day: str = _option("what the drives may write in a day, together (2TB) or each (2TB,1TB)")
     storage: str = _option("bf16 or fp32: dtype on the drives that is fetched; by default the parameters' dtype")
     activations: str = _option("memory, host, drives or auto: where activations wait for backward")
     activation_room: str = _option("on the drives for activations, as 64GiB")
@@ -241,7 +243,7 @@ class Trainer(transformers.Trainer):
         if resumes:
             asked = arguments_of(given)[0]
             checkpoint.same_optimizer(place, asked["optimizer"])
-            budgets: dict = {key: said.get(key) for key in ("memory", "memory_of", *BUDGETS, "rank_timeout")}
+            budgets: dict = {key: said.get(key) for key in OF_START}
             engine = resume(place, self.model, device=args.device, trace=said.get("trace", 0), **budgets)
             try:
                 refuse_other_groups(given, engine.optimizer, place)

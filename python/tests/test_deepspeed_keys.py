@@ -34,6 +34,7 @@ OTHER = {
     "longshore.run": "/other/run",
     "longshore.memory": "1GiB",
     "longshore.memory_of": "process",
+    "longshore.max_writes_per_day": "1TB",
     "longshore.gpu_memory": "1GiB",
     "longshore.pinned_memory": "64MiB",
     "longshore.drives": ["/other"],

@@ -172,7 +172,7 @@ void shore__run_pulse(const struct shore__run *run, struct shore__pulse *out);
 /* lifecycle/endurance.c: shore_endurance_open() for a run and its fleet. */
 struct shore_endurance;
 int shore__endurance_open(const struct shore__run *run, struct shore_fleet *fleet, const uint64_t *most,
-                          struct shore_endurance **out, struct shore_diag *diag);
+                          uint64_t step_bytes, struct shore_endurance **out, struct shore_diag *diag);
 void shore__run_close(struct shore__run *run); /* frees model, tokenizer, datasets, settings */
 int shore__run_tokenizer(struct shore__run *run, struct shore_diag *diag); /* opens it, once */
 /* Whether the run was made from token files alone without a named tokenizer, so that bytes stand in for it. */

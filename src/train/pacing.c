@@ -8,7 +8,7 @@ int shore__pacing_open(struct trainer *t, struct shore_diag *diag) {
     uint32_t n = (uint32_t)t->s->drives.count;
     uint64_t *most = calloc(n + 1, sizeof *most);
     int rc = most ? shore__settings_max_writes(t->s, &most[n], most, diag) : shore__out_of_memory(diag);
-    if (!rc) rc = shore__endurance_open(t->run, t->fleet, most, &t->endurance, diag);
+    if (!rc) rc = shore__endurance_open(t->run, t->fleet, most, 0, &t->endurance, diag);
     free(most);
     return rc;
 }

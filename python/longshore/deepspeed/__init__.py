@@ -28,7 +28,7 @@ from ..model import precision
 from ..run import init
 from ..run.checkpoint import same_optimizer
 from ..run.engine_surface import core_of, refuse_engine
-from ..run.options import BUDGETS
+from ..run.options import OF_START
 from ..run.resume import resume
 from ..run.retrain import engine_of
 from ..run.wrap import wrap
@@ -185,7 +185,7 @@ def _engine(model, settings, given, monitor, optimizer, lr_scheduler, training_d
 def _resumed(model, settings):
     """The engine of a run that exists."""
     try:
-        budgets = {name: settings.said.get(name) for name in ("memory", "memory_of", *BUDGETS, "rank_timeout")}
+        budgets = {name: settings.said.get(name) for name in OF_START}
         budgets.update(trace=settings.said.get("trace", 0), device=get_accelerator().current_device())
         engine = resume(settings.run, model, **budgets)
     except BusyError as e:

@@ -23,7 +23,7 @@ from ..step.rank_buffers import RankBuffers
 from ..step.step_cycle import StepCycle
 from ..step.sum_groups import groups_of
 from ..torch_internals import in_backward
-from . import memory, open_engines, shared_budget
+from . import endurance, memory, open_engines, shared_budget
 from .device_memory import DeviceMemory
 from .metrics import Meter
 from .options import refuse_ranks
@@ -60,6 +60,7 @@ class Core:
         if self.trains and not open_engines.training():
             random_numbers.forget()
         self.own_random, self.meter, self.outlook = random_numbers.OwnRandom(), Meter(), Outlook(self)
+        self.pace = endurance.Pace(self)
         self.cycle.begin(keep=True)
         model.register_forward_pre_hook(
             Hook(self._before_forward, random_numbers.begin_copy), prepend=True, with_kwargs=True
@@ -155,6 +156,7 @@ class Core:
         self.device_memory.before_pass((args, kwargs), torch.is_grad_enabled())
         if torch.is_grad_enabled() and not in_backward():
             self.meter.start(self.state)
+            self.pace.before_pass()
         if self.ranks.size > 1 and self.streams.turns is None and not in_backward():
             with self.state.charges.waiting(lib.SHORE_CHARGE_LINK):
                 self.ranks.come("a forward pass")

@@ -15,7 +15,7 @@ from ..drives.layout import Layout
 from ..errors import BudgetError
 from ..model.trace import NEW_BYTES
 from ..native import ffi, lib
-from . import memory_plan, shared_budget
+from . import endurance, memory_plan, shared_budget
 from .activation_plan import Activations, gradients_of
 from .process_memory import OTHERS_BYTES, RESERVE_BYTES, ProcessBudget, reserve, with_reserve
 from .step_program import ALL_BYTES, fate_of, sums_of, times_of
@@ -161,7 +161,7 @@ class Case:
             "tokens": self.trace.tokens,
             "step_seconds": step,
             "tokens_per_second": self.trace.tokens / step if step else 0.0,
-            "bound": native.LANES[times.bound].name,
+            "bound": native.bound(times.bound).name,
             "lanes": lanes,
             "activations": chosen.amounts if chosen else self._activations(),
             "written_bytes_per_day": int(times.drive_write_bytes / step * DAY_SECONDS) if step else 0,
@@ -256,7 +256,9 @@ def _more_drives(case):
         if described.get("drives"):
             described["drives"].append({**described["drives"][-1], "device": ""})
 
-    return {"drives": [*case.drives, case.drives[-1]], "machine": case.machine.changed(add)}
+    most = case.how.get(endurance.NAME, [])  # the new one may write as much as the last one
+    how = {**case.how, endurance.NAME: most + most[-1:]} if len(most) > 1 else case.how
+    return {"drives": [*case.drives, case.drives[-1]], "machine": case.machine.changed(add), "how": how}
 
 
 def _faster_link(case):
@@ -382,7 +384,8 @@ def together(parts):
         else:
             out[key] = value
     out["model"] = " and ".join(part["model"] for part in parts)
-    out["bound"] = max(out["lanes"], key=out["lanes"].get)
+    waits = [part["bound"] for part in parts if part["bound"] == endurance.NAME]
+    out["bound"] = waits[0] if waits else max(out["lanes"], key=out["lanes"].get)
     out["tokens_per_second"] = out["tokens"] / out["step_seconds"] if out["step_seconds"] else 0.0
     return out
 

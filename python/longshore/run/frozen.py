@@ -28,6 +28,7 @@ from .options import BUDGETS
 _OF_TRAINING = (
     *NUMBERS,
     *"clip optimizer groups moments on_nonfinite compress compress_after moments_from sum_groups trace".split(),
+    "max_writes_per_day",
 )
 
 

@@ -24,7 +24,7 @@ from ..other_names import answered
 from ..ranks.launch import ranks
 from ..step.optimizer_table import OPTIMIZERS
 from ..torch_internals import parameters_of
-from . import open_engines, shared_budget
+from . import endurance, open_engines, shared_budget
 
 Drives = str | os.PathLike | Iterable[str | os.PathLike] | None
 _log = logging.getLogger("longshore")
@@ -35,9 +35,10 @@ _unwrapped: list = []  # a _Watch of each model that no engine has yet, oldest f
 class InitContext:
     """The arguments of an init(), and the Spool of the model that was made in it."""
 
-    def __init__(self, run, asked, memory, memory_of, overwrite):
+    def __init__(self, run, asked, memory, memory_of, overwrite, max_writes_per_day):
         """asked: the drives, as as_given() returns them."""
         self.run, self.asked, self.memory, self.memory_of, self.overwrite = run, asked, memory, memory_of, overwrite
+        self.max_writes_per_day = max_writes_per_day
         self.spool = None
 
     @property
@@ -54,6 +55,7 @@ def init(
     overwrite: bool = False,
     resume: bool = False,
     memory_of: str = "engine",
+    max_writes_per_day: int | str | Iterable | None = None,
 ) -> Iterator[object]:
     """A context in which a model is made or loaded without ever being in memory as a whole. wrap() then makes its run.
 
@@ -66,6 +68,7 @@ def init(
         resume: whether to accept an existing run, for a Trainer that continues it with
             train(resume_from_checkpoint=True).
         memory_of: "process" makes memory a promise about the whole process, as wrap() says.
+        max_writes_per_day: as for wrap().
 
     Nothing is made before wrap(). The context checks its arguments before a model is loaded.
 
@@ -76,7 +79,11 @@ def init(
     ranks()  # all of them are connected from here on
     if _current is not None:
         raise LongshoreError("longshore.init: another longshore.init() is open; leave it first")
-    making = InitContext(_named(run, "longshore.init"), as_given(drives), memory, memory_of, overwrite)
+    making = InitContext(
+        _named(run, "longshore.init"), as_given(drives), memory, memory_of, overwrite, max_writes_per_day
+    )
+    limits = endurance.sizes(max_writes_per_day, "longshore.init")
+    endurance.refuse_others(limits, len(making.drives or [run]), "longshore.init")
     if memory is not None:
         shared_budget.within(native.size(memory))
     if not (resume and is_run(making.run)):

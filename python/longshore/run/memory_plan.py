@@ -21,7 +21,7 @@ from ..ranks.launch import ranks
 from ..step.compression import memory_bytes as compression_bytes
 from ..step.optimizer_table import OPTIMIZERS
 from ..step.sum_groups import groups_of
-from . import machine as machines, open_engines, shared_budget
+from . import endurance, machine as machines, open_engines, shared_budget
 from .device_memory import DeviceBudget
 from .options import DTYPE_OF
 from .pinned_parts import divide, left
@@ -67,6 +67,7 @@ class Plan:
     activations: Any = None  # what becomes of them (Chosen), if they were planned, too
     beside: Callable | None = None  # plans them beside this engine: see Needs.beside()
     trace_steps: int = 0  # how many of the last steps are recorded
+    state_bytes: int = 0  # of all trained parameters, which each step writes
 
     @property
     def free_bytes(self):
@@ -142,6 +143,7 @@ class Needs:
         more = min(groups, 2) - 1 if size == 1 else 2 * groups - 1
         self.group = self.block * more + 2 * self.block * groups * (size - 1) // size
         self.compression = compression_bytes(layout, compress)
+        self.written_most = endurance.together(how.get(endurance.NAME), len(drives))
         self.recorder = lib.shore_trace_memory_bytes(len(drives)) if how.get("trace") else 0
         # "host": a run that began on a device and goes on on a CPU leaves them to PyTorch, whose memory that is
         self.activations = how.get("activations", "memory")
@@ -173,17 +175,23 @@ class Needs:
         return lib.shore_fleet_disk_bytes(self.layout.c, self.fleet)
 
     def times(self, planned, fates, memory, there=ALL_BYTES, machine=ffi.NULL, way=None):
-        """The struct shore_plan_times of a plan, with its fates: {name: fate of a row of described()}."""
+        """(the struct shore_plan_times of a plan, the error code if its drives write too much, the diagnostic). fates:
+        of the plan, {name: fate of a row of described()}."""
         count = {name: fates[name].count for name in ("pages", "slots") if fates.get(name) is not None}
         stay, fixed = count.get("pages", 0) >= len(self.layout.layers()), self.fixed
         state = None if self.compression else fates["spare"].bytes
         held = Held(fates["gradients"].bytes, state, self.block, stay)
         self.fixed = {f"{name} of layers": n for name, n in count.items()}
         try:
-            made, code, _ = self.described(memory, way, held)[0].plan(memory, there, machine)
+            program = self.described(memory, way, held)[0]
         finally:
             self.fixed = fixed
-        return times_of(planned if code else made)  # at the least, rows that may no more share memory have no room
+        program.written_most = self.written_most
+        made, code, diag = program.plan(memory, there, machine)
+        if code and self.written_most:
+            made, code, diag = program.plan(ALL_BYTES, ALL_BYTES, machine)
+            return times_of(made), code, diag
+        return times_of(planned if code else made), 0, diag  # at the least, rows that no more share have no room
 
     def described(self, memory=0, way=None, held=None):
         """Returns (the StepProgram for a budget, {name: its tensor that plan() asks for}, the least that works). way:
@@ -262,12 +270,12 @@ class Needs:
             chosen = way and self.whole.chosen(made, way)
             fates = {name: fate_of(made, row) for name, row in rows.items() if row is not None}
             self.fixed = given
-            times = None if code else self.times(made, fates, memory, there, machine, way)
+            times, code, diag = (None, code, diag) if code else self.times(made, fates, memory, there, machine, way)
             comfortable = found[0].comfortable if found else sums_of(made).comfortable_bytes  # with all state
             found.append(Planned(program, rows, fates, made, code, diag, chosen, times, least, comfortable))
         others = [each for each in found[1:] if not each.code]
         best = min(others, key=lambda each: each.times.step_seconds, default=found[0])
-        if found[0].code or best.times.step_seconds >= FASTER * found[0].times.step_seconds:
+        if not found[0].code and best.times.step_seconds >= FASTER * found[0].times.step_seconds:
             return found[0]
         return best
 
@@ -438,5 +446,6 @@ def plan(
         activations=chosen,
         beside=needs.beside,
         trace_steps=how.get("trace", 0),
+        state_bytes=needs.state,
     )
     return out

@@ -92,8 +92,9 @@ class Meter:
         if self.state is not state:
             self.state, self.slow = state, None
 
-    def of_step(self, state, groups, loss, norm, dropped_energy, speculated, skipped):
+    def of_step(self, core, groups, loss, norm, dropped_energy, speculated, skipped):
         """Returns the metrics of the step that ends now. groups: the optimizer's parameter groups."""
+        state = core.state
         whole = self.state is state
         self.start(state)
         if not whole:
@@ -109,6 +110,7 @@ class Meter:
             tokens=self.step_tokens,
             speculated=speculated,
             skipped=skipped,
+            paced_seconds=core.pace.take_seconds(),
         )
         native.check(lib.shore_meter_end(state.charges.meter, report))
         self._say_slow(native.text(report.slow_drive), report.slow_factor)

@@ -21,39 +21,28 @@ from ..step.commit_blob import plain
 from ..step.compression import share_of
 from ..step.param_groups import NUMBERS, refuse_numbers
 from ..step.sum_groups import groups_of
-from . import open_engines, process_memory
+from . import endurance, open_engines, process_memory
 from .init import as_given
 
 # in DeepSpeed's configuration, under "longshore"
-SECTION = """run drives memory memory_of gpu_memory pinned_memory storage moments overwrite activations activation_room
-    compress compress_after moments_from sum_groups fused_loss rank_timeout trace""".split()
+SECTION = """run drives memory memory_of gpu_memory pinned_memory max_writes_per_day storage moments overwrite
+    activations activation_room compress compress_after moments_from sum_groups fused_loss rank_timeout trace""".split()
 # in TrainingArguments, whose optim and overwrite_run stand for the other two
 ARGUMENTS = [option for option in SECTION if option not in ("moments", "overwrite")]
 # options of the start alone: a run that continues may be given others
 BUDGETS = ("gpu_memory", "pinned_memory")  # those that a run remembers if they were given, beside memory
-_START_ONLY = {
-    "run",
-    "drives",
-    "memory",
-    "memory_of",
-    *BUDGETS,
-    "overwrite",
-    "moments_from",
-    "device",
-    "device_timeout",
-    "rank_timeout",
-    "trace",
-}
+OF_START = ("memory", "memory_of", *BUDGETS, endurance.NAME, "rank_timeout")  # what a resumed run may be given anew
+_START_ONLY = {"run", "drives", *OF_START, "overwrite", "moments_from", "device", "device_timeout", "trace"}
 # what runs have that were made before the option was there, or without it
 _BEFORE = {"activations": "memory", "compress": 0.0, "compress_after": 0, "sum_groups": 1, "fused_loss": False}
 DTYPE_OF = {name: dtype for dtype, name in NAME_OF.items()}
 
 
 class Options(SimpleNamespace):
-    """The arguments of wrap(), which explains them: run, drives, memory, memory_of, gpu_memory, pinned_memory, lr,
-    betas, eps, weight_decay, momentum, clip, optimizer, groups, storage, moments, on_nonfinite, layers, overwrite,
-    activations, activation_room, compress, compress_after, moments_from, compile, sum_groups, fused_loss, device,
-    device_timeout, rank_timeout, trace, trains."""
+    """The arguments of wrap(), which explains them: run, drives, memory, memory_of, gpu_memory, pinned_memory,
+    max_writes_per_day, lr, betas, eps, weight_decay, momentum, clip, optimizer, groups, storage, moments, on_nonfinite,
+    layers, overwrite, activations, activation_room, compress, compress_after, moments_from, compile, sum_groups,
+    fused_loss, device, device_timeout, rank_timeout, trace, trains."""
 
     def numbers(self):
         """torch.optim's numbers as they were given; None where one was not."""
@@ -94,6 +83,7 @@ class Options(SimpleNamespace):
             raise ValueError(f"wrap: sum_groups must be a whole number, 1 or more, and is {groups!r}")
         refuse_timeout("wrap", self.device_timeout)
         refuse_trace("wrap", self.trace)
+        endurance.sizes(self.max_writes_per_day)
         refuse_numbers({**numbers, "clip": self.clip}, "wrap: ")
         self.compress = share_of(self.compress)
         refuse_ranks("wrap", {"sum_groups": groups, "compress": self.compress})
@@ -122,7 +112,7 @@ class Options(SimpleNamespace):
         """The options as the run records them."""
         given = ("clip", "storage", "moments", "on_nonfinite", "activations", "compress", "sum_groups")
         made = {"compute": NAME_OF[compute], "seed": open_engines.seed_of_run(), "groups": None}
-        made.update(budgets(self.gpu_memory, self.pinned_memory))
+        made.update({**budgets(self.gpu_memory, self.pinned_memory), **endurance.recorded(self.max_writes_per_day)})
         made.update({} if self.memory_of == "engine" else {"memory_of": self.memory_of})
         out = {**recorded(numbers), **{option: getattr(self, option) for option in given}, **made}
         out.update({} if self.trains else {"trains": False})

@@ -91,7 +91,7 @@ class Outlook:
             f" of {tokens:,} tokens" if tokens else "",
             native.seconds(self.planned),
             again,
-            native.LANES[now.times.bound].bound,
+            native.bound(now.times.bound).bound,
         )
         if drift.what:
             took = f"a step takes {native.seconds(self.planned)} instead of {native.seconds(old)}"

@@ -22,7 +22,7 @@ from ..model import blocks as tree, placement, sliced_loss, trace as tracing
 from ..model.fates import only_once
 from ..native import lib
 from ..step.optimizers import told
-from . import forecast, init, machine as machines, memory_plan, shared_budget
+from . import endurance, forecast, init, machine as machines, memory_plan, shared_budget
 from .activation_plan import with_sliced_loss
 from .device_memory import DeviceBudget, counted
 from .engine_surface import refuse_engine
@@ -34,6 +34,7 @@ from .wrap import BUFFERS_BYTES, wrap
 FLAGS = {
     **dict.fromkeys(["memory", "gpu-memory", "pinned-memory", "activation-room"], "SIZE"),
     "memory-of": "engine|process",
+    "max-writes-per-day": "SIZE",
     "activations": "memory|host|drives|auto",
     "optimizer": "NAME",
     "storage": "fp32|bf16",
@@ -77,8 +78,8 @@ def plan(
         tbw: Bytes that a drive may write in its life, such as "600TB".
         lora: Rank of adapters that are trained beside the matrices of layers, while the model is frozen. (A model that
             peft has given adapters needs none.)
-        options: wrap()'s: drives (also their number), memory, gpu_memory, pinned_memory, optimizer, storage, moments,
-            activations, activation_room, compress, layers, device, trains.
+        options: wrap()'s: drives (also their number), memory, gpu_memory, pinned_memory, max_writes_per_day, optimizer,
+            storage, moments, activations, activation_room, compress, layers, device, trains.
 
     Returns:
         A mapping with the keys of `longshore plan --json`. print() of it shows a table.
@@ -129,6 +130,7 @@ def _case(model, batch, machine, loss_fn, lora, given):
     blocks += tree.of_buffers(model, BUFFERS_BYTES)
     layout = Layout(blocks)
     how = {**options.record(numbers, compute), "default_memory": options.memory is None, "trace": options.trace}
+    endurance.refuse_others(how.get(endurance.NAME, ()), len(drives), "longshore.plan")
     how["handed_back"] = NAME_OF[layout.handed_back(compute, DTYPE_OF[options.storage])]
     trains = options.trains and any(block.trains for block in blocks)
     how.update({} if trains else {"trains": False})

@@ -7,7 +7,7 @@ import functools
 import importlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
@@ -22,7 +22,7 @@ from ..progress import Progress
 from ..ranks.launch import ranks
 from ..step import commit_blob
 from ..torch_internals import buffers_of, outside_inference_mode, parameters_of
-from . import agreement, device_memory, memory_plan, open_engines, process_memory, shared_budget
+from . import agreement, device_memory, endurance, memory_plan, open_engines, process_memory, shared_budget
 from .engine import Engine
 from .engine_surface import core_of
 from .memory import note_imports
@@ -51,6 +51,7 @@ def resume(
     memory_of: str | None = None,
     gpu_memory: int | str | None = None,
     pinned_memory: int | str | None = None,
+    max_writes_per_day: int | str | Iterable | None = None,
     accept_step: int | None = None,
     device: str | torch.device | None = None,
     device_timeout: float = devices.TIMEOUT_SECONDS,
@@ -73,6 +74,7 @@ def resume(
         memory: Most bytes that Longshore holds, such as "8GiB". Default: as before.
         memory_of: As for wrap(). Default: as before.
         gpu_memory, pinned_memory: As for wrap(). Default: as before.
+        max_writes_per_day: As for wrap(); "none": no limit. Default: as before.
         accept_step: A whole step to go on from although the newest one is damaged, or the drives were put back from a
             copy. Every byte of it is read first. `longshore train --resume --accept-step` does the same.
         device: Where forward and backward compute, as for wrap(). Default: as before. A run of a GPU goes on on a CPU
@@ -95,11 +97,11 @@ def resume(
     refuse_rank_timeout("resume", rank_timeout)
     refuse_trace("resume", trace)
     with agreement.Agreement("resume", ranks(rank_timeout)) as agreed:
-        own = budgets(gpu_memory, pinned_memory)
-        return _resume(run, model, memory, memory_of, own, accept_step, device, device_timeout, trace, agreed)
+        own, writes = budgets(gpu_memory, pinned_memory), max_writes_per_day
+        return _resume(run, model, memory, memory_of, own, writes, accept_step, device, device_timeout, trace, agreed)
 
 
-def _resume(run, model, memory, memory_of, own, accept_step, device, device_timeout, trace, agreed):
+def _resume(run, model, memory, memory_of, own, writes, accept_step, device, device_timeout, trace, agreed):
     """Checks the model, plans memory, and opens the run."""
     note_imports()
     process_memory.refuse_beside("resume")
@@ -114,6 +116,9 @@ def _resume(run, model, memory, memory_of, own, accept_step, device, device_time
             "longshore.init(NEW), and wrap(moments_from=DIR)"
         )
     how = program["engine"]
+    if writes is not None:
+        program["engine"] = how = {**how, endurance.NAME: endurance.sizes(writes, "resume")}
+    endurance.refuse_others(how.get(endurance.NAME, ()), len(drives), "resume")
     if how.get("trains", True):
         refuse_ranks(run, how)
     model = _model_for(model, program, run)
@@ -156,6 +161,8 @@ def _open(run, model, program, layout, given, chosen, accept_step, where, device
         raise
     core.go_on(state, run)
     adapters.fill_original_rows(model)
+    if (limit := how.get(endurance.NAME, [])) != state.program["engine"].get(endurance.NAME, []):
+        state.record(f"{endurance.NAME} is {', '.join(map(native.readable, limit)) or 'none'}", program)
     now = versions()
     changed = [f"{k} {now[k]} instead of {v}" for k, v in program["versions"].items() if k in now and now[k] != v]
     if changed:

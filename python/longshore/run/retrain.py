@@ -13,7 +13,7 @@ from ..native import lib
 from ..step.optimizer_table import OPTIMIZERS
 from ..step.optimizers import share, told
 from ..step.param_groups import defaults_of, refuse_numbers, uses_momentum
-from . import init, open_engines
+from . import endurance, init, open_engines
 from .engine_surface import core_of
 from .options import BUDGETS, recorded, that_stay
 from .wrap import name_groups, program_of
@@ -90,6 +90,11 @@ def _refuse_others(core, run, wanted, memory, others):
         raise LongshoreError(
             f"a second training of the model: memory_of={others['memory_of']!r}, and its engine has "
             f"{core.how.get('memory_of', 'engine')!r} until it is closed; {instead}"
+        )
+    if endurance.NAME in others and endurance.sizes(others[endurance.NAME]) != core.how.get(endurance.NAME, []):
+        raise LongshoreError(
+            f"a second training of the model: {endurance.NAME}={others[endurance.NAME]!r}, and its engine keeps the "
+            f"limit that it has until it is closed; {instead}"
         )
     for name in BUDGETS:
         if (asked := others.get(name)) is not None and native.size(asked, name) != core.how.get(name):

@@ -30,6 +30,8 @@ class Held:
 class StepProgram:
     """A step: its operations, and what they hold. The engine allocates all of it; the library decides how much."""
 
+    written_most = 0.0  # bytes that the drives may write in a day; 0: any
+
     def __init__(self, layout, page_bytes, fleet, one_memory, trace=None, fixed=(), offloads=False, held=None):
         """page_bytes(block): bytes of a block as it is fetched. fleet: the struct shore_fleet_options. one_memory:
         modules compute in the host's pages. trace: the Trace of a step. fixed: {name: how many buffers, or bytes of an
@@ -211,6 +213,7 @@ class StepProgram:
         what = ffi.new("char[]", b"this model")
         members = {"memory_bytes": memory, "what": what, "machine": machine, "policy": policy}
         options = native.new("struct shore_plan_options", one_memory=self._one_memory, **members)
+        options.written_bytes_per_day_most = self.written_most
         if not self._one_memory:
             options.place_bytes[lib.SHORE_PLACE_DEVICE] = there
         code = lib.shore_plan_open(self._program, options, out, diag)

@@ -31,6 +31,7 @@ from ..torch_internals import BatchNorm, outside_inference_mode
 from . import (
     agreement,
     device_memory,
+    endurance,
     frozen,
     init,
     init_state,
@@ -60,6 +61,7 @@ def wrap(
     memory_of: str | None = None,
     gpu_memory: int | str | None = None,
     pinned_memory: int | str | None = None,
+    max_writes_per_day: int | str | Iterable | None = None,
     lr: float | None = None,
     betas: tuple[float, float] | None = None,
     eps: float | None = None,
@@ -117,6 +119,9 @@ def wrap(
             gradients and activations on their way, and as many parameters as it has room for. The accelerator gets the
             others through a small ring of it, which is slower; a line in the log says so. Default: what is useful, as
             far as the system gives it.
+        max_writes_per_day: Most bytes that the drives write in a day, together ("2TB") or each (["2TB", "1TB"]). The
+            plan counts it, and steps wait where they would write more; a limit below what one step writes raises
+            BudgetError, which says what helps. A resumed run keeps it. Default: no limit.
         lr: Learning rate. This and the next four are torch.optim's. Default: that of torch.optim's class, which for
             AdamW is 1e-3.
         betas: Decay rates of the moments. Default: torch.optim's; for AdamW (0.9, 0.999).
@@ -205,6 +210,8 @@ def _wrap(model, options, agreed):
     budget = None if memory is None else native.size(memory)
     if options.memory_of is None:
         options.memory_of = making.memory_of if making else "engine"
+    if options.max_writes_per_day is None and making:
+        options.max_writes_per_day = making.max_writes_per_day
     if options.trains:
         init.check(run, drives, overwrite)
     numbers, groups, handed = told(model, options.optimizer, options.groups, options.numbers())
@@ -214,6 +221,7 @@ def _wrap(model, options, agreed):
     options.check_place(where)
     layout, compute = _layout_of(model, options), tree.dtype_of(model)
     how = {**options.record(numbers, compute), "device": placement.recorded(where)}
+    endurance.refuse_others(how.get(endurance.NAME, ()), len(drives))
     given, how["groups"] = name_groups(model, groups, defaults_of(options.optimizer))
     how.update({"default_memory": True} if budget is None else {})
     how.update(

@@ -138,6 +138,7 @@ class StepCycle:
     def begin_pass(self):
         """Prepares a backward pass."""
         gradients = self.core.gradients
+        self.core.pace.before_pass()  # of a script that calls parts of the model alone
         self.core.state.charges.turn(lib.SHORE_CHARGE_BACKWARD)
         if self.micro_batches.shared is None:
             self.micro_batches.share("backward", *self.micro_batches.of_loop())
@@ -228,7 +229,7 @@ class StepCycle:
         speculated = not skipped and core.gradients.step.tell(lib.shore_step_speculated)
         groups = core.optimizer.param_groups
         dropped = core.compression.dropped(changed or ()) if core.compression else math.nan
-        metrics = core.meter.of_step(core.state, groups, loss, norm, dropped, speculated, skipped)
+        metrics = core.meter.of_step(core, groups, loss, norm, dropped, speculated, skipped)
         if (most := core.device_memory.told()[2]) > 0:
             metrics["gpu_bytes"] = most
         if core.ranks.size > 1:

@@ -162,10 +162,10 @@ int shore_run_reconnect(struct shore_run *r, struct shore_diag *diag) {
     return rc || r->read_only ? rc : shore__door_recover_metrics(r, diag);
 }
 
-int shore_endurance_open(struct shore_run *r, const uint64_t *most, struct shore_endurance **out,
+int shore_endurance_open(struct shore_run *r, const uint64_t *most, uint64_t step_bytes, struct shore_endurance **out,
                          struct shore_diag *diag) {
     *out = NULL;
     if (!r->fleet) return shore__door_idle(r, diag);
     if (r->part) return shore__fail(diag, -EINVAL, "%s: is open in parts", r->run->path);
-    return shore__endurance_open(r->run, r->fleet, most, out, diag);
+    return shore__endurance_open(r->run, r->fleet, most, step_bytes, out, diag);
 }

@@ -32,11 +32,12 @@ static uint64_t count(const struct shore_endurance *e, uint32_t i) {
 }
 
 /* The run's last step counts: a run that is started again and again makes no more steps than one that goes on. */
-static void count_last_step(struct shore_endurance *e, const struct shore__run *run) {
+static void count_last_step(struct shore_endurance *e, const struct shore__run *run, uint64_t step_bytes) {
     struct shore__pulse pulse;
     double all = 0;
     shore__run_pulse(run, &pulse);
-    if (!pulse.written_bytes) return;
+    if (!pulse.steps_timed) return;
+    if (pulse.written_bytes > step_bytes) step_bytes = pulse.written_bytes;
     uint64_t ago_ns = pulse.seconds_ago > 0 ? (uint64_t)(pulse.seconds_ago * 1e9) : 0;
     e->start_ns = e->start_ns > ago_ns ? e->start_ns - ago_ns : 0;
     e->steps = 1;
@@ -44,12 +45,12 @@ static void count_last_step(struct shore_endurance *e, const struct shore__run *
         all += (double)shore_fleet_drive_segments(e->fleet, i);
     for (uint32_t i = 0; i <= e->ndrives; i++) {
         double share = i < e->ndrives ? (double)shore_fleet_drive_segments(e->fleet, i) / all : 1;
-        e->of[i].start -= (uint64_t)(share * (double)pulse.written_bytes);
+        e->of[i].start -= (uint64_t)(share * (double)step_bytes);
     }
 }
 
 int shore__endurance_open(const struct shore__run *run, struct shore_fleet *fleet, const uint64_t *most,
-                          struct shore_endurance **out, struct shore_diag *diag) {
+                          uint64_t step_bytes, struct shore_endurance **out, struct shore_diag *diag) {
     uint32_t n = shore__fleet_info(fleet).ndrives;
     bool limited = false;
     *out = NULL;
@@ -63,7 +64,7 @@ int shore__endurance_open(const struct shore__run *run, struct shore_fleet *flee
     e->start_ns = shore__now_ns();
     for (uint32_t i = 0; i <= n; i++)
         e->of[i] = (struct written){.most = most[i], .start = count(e, i)};
-    count_last_step(e, run);
+    count_last_step(e, run, step_bytes);
     return 0;
 }
 
