@@ -121,6 +121,11 @@ static uint32_t rows_most(const struct shore_fleet *f, uint32_t d, uint64_t byte
 
 /* ---- rows of a plane --------------------------------------------------------------------------------------------- */
 
+/* The first element of a row within its block. */
+static uint64_t begin_of(const struct shore_rows *r, uint32_t row) {
+    return r->offset_elems + row * (uint64_t)r->columns;
+}
+
 /* Asks drive d for its part of the rows: those that lie in elements [begin, end) of the block, or reach into them. */
 static void gather_from(struct shore__join *join, const struct shore_rows *r, uint32_t d, struct shore__range range,
                         unsigned char **out) {
@@ -129,14 +134,13 @@ static void gather_from(struct shore__join *join, const struct shore_rows *r, ui
     const uint64_t begin = (uint64_t)range.first * SHORE_SEGMENT_ELEMS,
                    end = begin + range.count * (uint64_t)SHORE_SEGMENT_ELEMS;
     uint32_t first = 0, most = rows_most(join->fleet, d, 4 + r->columns * each);
-    uint64_t at;
-    while (first < q->wanted.distinct && r->offset_elems + (q->wanted.row[first] + UINT64_C(1)) * r->columns <= begin)
+    while (first < q->wanted.distinct && begin_of(r, q->wanted.row[first]) + r->columns <= begin)
         first++;
-    while (first < q->wanted.distinct && (at = r->offset_elems + q->wanted.row[first] * (uint64_t)r->columns) < end) {
+    while (first < q->wanted.distinct && begin_of(r, q->wanted.row[first]) < end) {
         uint32_t n = 0;
         uint64_t bytes = 0;
         for (; n < most && first + n < q->wanted.distinct; n++) {
-            at = r->offset_elems + q->wanted.row[first + n] * (uint64_t)r->columns;
+            const uint64_t at = begin_of(r, q->wanted.row[first + n]);
             if (at >= end) break;
             uint64_t from = at > begin ? at : begin, to = at + r->columns < end ? at + r->columns : end;
             bytes += (to - from) * each;
@@ -259,6 +263,7 @@ static int place_rows(struct shore_fleet *f, struct request *q, struct lot *lots
         struct lot *lot = &lots[drive_of(f, &q->rows, q->wanted.row[j], &there)];
         uint32_t within = lot->placed % lot->most;
         unsigned char *call = call_of(lot, lot->placed++ / lot->most, value_bytes, &rows);
+        assert(call);
         shore__put_u64(call, rows);
         shore__put_u32(call + 8 + 4 * (size_t)within, there);
         q->place[j] = call + 8 + 4 * (size_t)rows + within * value_bytes;
