@@ -1,9 +1,10 @@
-// A device that no machine has, for tests of what a GPU would show. Its memory cannot be touched between operations. A copy between it and pinned
-// memory of the host is as late as is allowed, the same way every time: it is made when its own stream computes, or when somebody waits for an event
-// behind it. So a wait that is missing shows: old values are read, or a buffer is copied that has other ones by then.
+// A device that no machine has, for tests of what a GPU would show. Its memory cannot be touched between operations. A
+// copy between it and pinned memory of the host is as late as is allowed, the same way every time: it is made when its
+// own stream computes, or when somebody waits for an event behind it. So a wait that is missing shows: old values are
+// read, or a buffer is copied that has other ones by then.
 //
-// It has the dispatch key of MTIA, which every build of PyTorch knows, since parameters may change between that and the CPU as on CUDA. Operations are the
-// CPU's, by PyTorch's fallback, with its bits.
+// It has the dispatch key of MTIA, which every build of PyTorch knows, since parameters may change between that and the
+// CPU as on CUDA. Operations are the CPU's, by PyTorch's fallback, with its bits.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/InferSize.h>
@@ -41,10 +42,11 @@ using Locked = std::lock_guard<std::recursive_mutex>;
 
 // ---- what streams are to do
 
-bool hangs = false;  // nothing runs any more
+bool hangs = false; // nothing runs any more
 std::condition_variable_any goes_on;
 
-// What has run: to let go of a tensor may need the lock of Python's, which others hold who want ours. Never destroyed, since tensors need what is below
+// What has run: to let go of a tensor may need the lock of Python's, which others hold who want ours. Never destroyed,
+// since tensors need what is below
 auto &over = *new std::vector<std::function<void()>>;
 void bury() {
     std::vector<std::function<void()>> all;
@@ -72,8 +74,8 @@ struct Queue {
 
 auto &queues = *new std::map<StreamId, Queue>;
 
-// An operation that reads memory of the host in place (unified memory) may read it as late as the host learns that its stream has passed. Operations are
-// computed at once here, so what they have read must be the same then
+// An operation that reads memory of the host in place (unified memory) may read it as late as the host learns that its
+// stream has passed. Operations are computed at once here, so what they have read must be the same then
 struct Read {
     const char *p;
     size_t nbytes, bits;
@@ -81,27 +83,32 @@ struct Read {
 };
 auto &reads = *new std::map<StreamId, std::deque<Read>>;
 long reads_begun = 0, overwritten = 0, seen = 0;
-bool tells = false;  // whether it is seen that a read has passed before anybody waits for it
-int64_t copied = 0;  // bytes, from the host
+bool tells = false; // whether it is seen that a read has passed before anybody waits for it
+int64_t copied = 0; // bytes, from the host
 
-size_t bits_of(const char *p, size_t nbytes) { return std::hash<std::string_view>()({p, nbytes}); }
+size_t bits_of(const char *p, size_t nbytes) {
+    return std::hash<std::string_view>()({p, nbytes});
+}
 
-void end_read(const Read &read) { overwritten += bits_of(read.p, read.nbytes) != read.bits; }
+void end_read(const Read &read) {
+    overwritten += bits_of(read.p, read.nbytes) != read.bits;
+}
 
 // The host learns that a stream has passed a read of this number
 void learn(StreamId stream, long number) {
     auto &of = reads[stream];
-    for (; !of.empty() && of.front().number <= number; of.pop_front()) end_read(of.front());
+    for (; !of.empty() && of.front().number <= number; of.pop_front())
+        end_read(of.front());
 }
 
 // ---- memory
 
 using Ranges = std::map<const char *, size_t>;
-Ranges away, pinned;  // by their first byte
+Ranges away, pinned; // by their first byte
 constexpr size_t TOTAL = (size_t)8 << 30;
 size_t live = 0, peak = 0, limit = TOTAL, pinned_limit = SIZE_MAX, pinned_bytes = 0, pinned_most = 0;
-std::map<const char *, StreamId> born;                   // the stream that memory was allocated on
-std::set<std::pair<const char *, StreamId>> lent;        // memory that record_stream() told another stream of
+std::map<const char *, StreamId> born;            // the stream that memory was allocated on
+std::set<std::pair<const char *, StreamId>> lent; // memory that record_stream() told another stream of
 thread_local StreamId current = 0;
 
 std::pair<const char *, size_t> range_of(const Ranges &ranges, const void *p) {
@@ -110,7 +117,9 @@ std::pair<const char *, size_t> range_of(const Ranges &ranges, const void *p) {
     return *std::prev(it);
 }
 
-size_t rounded(size_t nbytes) { return (nbytes + PAGE - 1) / PAGE * PAGE; }
+size_t rounded(size_t nbytes) {
+    return (nbytes + PAGE - 1) / PAGE * PAGE;
+}
 
 // Memory of the device that may be touched for a while
 struct Open {
@@ -124,7 +133,8 @@ struct Open {
         }
     }
     ~Open() {
-        for (auto &range : opened) mprotect((void *)range.first, range.second, PROT_NONE);
+        for (auto &range : opened)
+            mprotect((void *)range.first, range.second, PROT_NONE);
     }
 };
 
@@ -132,8 +142,9 @@ struct Memory : c10::DeviceAllocator {
     c10::DataPtr allocate(size_t nbytes) override {
         Locked locked(lock);
         if (!nbytes) return {nullptr, nullptr, &release, Device(AWAY, 0)};
-        TORCH_CHECK_WITH(OutOfMemoryError, live + rounded(nbytes) <= limit, "stand-in: out of memory: ", rounded(nbytes), " bytes, and ", live,
-                         " of ", limit, " are in use");
+        TORCH_CHECK_WITH(OutOfMemoryError, live + rounded(nbytes) <= limit,
+                         "stand-in: out of memory: ", rounded(nbytes), " bytes, and ", live, " of ", limit,
+                         " are in use");
         void *p = mmap(nullptr, rounded(nbytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         TORCH_CHECK(p != MAP_FAILED);
         away[(char *)p] = rounded(nbytes);
@@ -225,7 +236,7 @@ void unpin(int64_t address) {
 
 // ---- streams
 
-double elapsed = 0;  // milliseconds between any two events
+double elapsed = 0; // milliseconds between any two events
 
 struct Event {
     StreamId stream;
@@ -244,11 +255,17 @@ struct Inside {
     ~Inside() { inside = was; }
 };
 
-void count_wait() { waits += computes && !inside; }
+void count_wait() {
+    waits += computes && !inside;
+}
 
-void run(StreamId stream) { queues[stream].run_to(queues[stream].begun); }
+void run(StreamId stream) {
+    queues[stream].run_to(queues[stream].begun);
+}
 
-c10::Stream stream_of(StreamId id) { return c10::Stream{c10::Stream::UNSAFE, Device(AWAY, 0), id}; }
+c10::Stream stream_of(StreamId id) {
+    return c10::Stream{c10::Stream::UNSAFE, Device(AWAY, 0), id};
+}
 
 struct Guard : c10::impl::DeviceGuardImplInterface {
     c10::DeviceType type() const override { return AWAY; }
@@ -261,7 +278,9 @@ struct Guard : c10::impl::DeviceGuardImplInterface {
     c10::Stream getDefaultStream(Device) const override { return stream_of(0); }
     c10::Stream getNewStream(Device, int) const override { return stream_of(++last_stream); }
     c10::Stream getStreamFromGlobalPool(Device, bool) const override { return stream_of(++last_stream); }
-    c10::Stream exchangeStream(c10::Stream stream) const override { return stream_of(std::exchange(current, stream.id())); }
+    c10::Stream exchangeStream(c10::Stream stream) const override {
+        return stream_of(std::exchange(current, stream.id()));
+    }
     void record(void **event, const c10::Stream &stream, DeviceIndex, c10::EventFlag) const override {
         Locked locked(lock);
         if (!*event) *event = new Event;
@@ -271,13 +290,15 @@ struct Guard : c10::impl::DeviceGuardImplInterface {
         Locked locked(lock);
         if (event) queues[stream.id()].add([e = *(Event *)event] { queues[e.stream].run_to(e.number); });
     }
-    // With the lock of Python's, which whoever has ours may want: it is not seen to have passed as long as others run something
+    // With the lock of Python's, which whoever has ours may want: it is not seen to have passed as long as others run
+    // something
     bool queryEvent(void *event) const override {
         std::unique_lock<std::recursive_mutex> locked(lock, std::try_to_lock);
         if (!locked) return false;
         auto e = (Event *)event;
         if (e && queues[e->stream].done >= e->number && tells) learn(e->stream, e->read);
-        return !e || queues[e->stream].done >= e->number && (reads[e->stream].empty() || reads[e->stream].front().number > e->read);
+        return !e || queues[e->stream].done >= e->number &&
+                         (reads[e->stream].empty() || reads[e->stream].front().number > e->read);
     }
     void synchronizeEvent(void *event) const override {
         std::unique_lock<std::recursive_mutex> locked(lock);
@@ -302,9 +323,12 @@ struct Guard : c10::impl::DeviceGuardImplInterface {
     void synchronizeDevice(DeviceIndex) const override {
         Locked locked(lock);
         count_wait();
-        for (auto &queue : queues) run(queue.first);
+        for (auto &queue : queues)
+            run(queue.first);
     }
-    void recordDataPtrOnStream(const c10::DataPtr &p, const c10::Stream &stream) const override { memory.recordStream(p, stream); }
+    void recordDataPtrOnStream(const c10::DataPtr &p, const c10::Stream &stream) const override {
+        memory.recordStream(p, stream);
+    }
 };
 C10_REGISTER_GUARD_IMPL(MTIA, Guard);
 
@@ -342,17 +366,21 @@ struct Hooks : at::MTIAHooksInterface {
 
 // ---- tensors
 
-const void *storage_of(const at::Tensor &t) { return t.storage().data(); }
-bool is_away(const at::Tensor &t) { return t.device().type() == AWAY; }
+const void *storage_of(const at::Tensor &t) {
+    return t.storage().data();
+}
+bool is_away(const at::Tensor &t) {
+    return t.device().type() == AWAY;
+}
 
-at::Tensor empty(IntArrayRef size, std::optional<at::ScalarType> type, std::optional<at::Layout>, std::optional<Device>, std::optional<bool>,
-                 std::optional<at::MemoryFormat> format) {
+at::Tensor empty(IntArrayRef size, std::optional<at::ScalarType> type, std::optional<at::Layout>, std::optional<Device>,
+                 std::optional<bool>, std::optional<at::MemoryFormat> format) {
     return at::detail::empty_generic(size, &memory, c10::DispatchKeySet(c10::DispatchKey::MTIA),
                                      type.value_or(at::get_default_dtype_as_scalartype()), format);
 }
 
-at::Tensor empty_strided(IntArrayRef size, IntArrayRef stride, std::optional<at::ScalarType> type, std::optional<at::Layout>, std::optional<Device>,
-                         std::optional<bool>) {
+at::Tensor empty_strided(IntArrayRef size, IntArrayRef stride, std::optional<at::ScalarType> type,
+                         std::optional<at::Layout>, std::optional<Device>, std::optional<bool>) {
     return at::detail::empty_strided_generic(size, stride, &memory, c10::DispatchKeySet(c10::DispatchKey::MTIA),
                                              type.value_or(at::get_default_dtype_as_scalartype()));
 }
@@ -365,16 +393,19 @@ struct Bare {
     int64_t offset;
     at::ScalarType type;
     bool away;
-    at::Tensor kept;  // what the stream may count on, as of PyTorch's allocators: memory that was allocated on it, or that it was told of
+    at::Tensor kept; // what the stream may count on, as of PyTorch's allocators: memory that was allocated on it, or
+                     // that it was told of
     explicit Bare(const at::Tensor &t)
-        : p((void *)storage_of(t)), nbytes(t.storage().nbytes()), size(t.sizes().vec()), stride(t.strides().vec()), offset(t.storage_offset()),
-          type(t.scalar_type()), away(is_away(t)) {
+        : p((void *)storage_of(t)), nbytes(t.storage().nbytes()), size(t.sizes().vec()), stride(t.strides().vec()),
+          offset(t.storage_offset()), type(t.scalar_type()), away(is_away(t)) {
         const char *start = range_of(::away, p).first;
         if (start && (born[start] == current || lent.count({start, current}))) kept = t.detach();
     }
     at::Tensor view() const {
-        TORCH_CHECK(!away || range_of(::away, p).first || range_of(pinned, p).first, "memory of the device was given back while a copy was still to come");
-        return at::from_blob(p, (int64_t)(nbytes / c10::elementSize(type)), at::TensorOptions().dtype(type)).as_strided(size, stride, offset);
+        TORCH_CHECK(!away || range_of(::away, p).first || range_of(pinned, p).first,
+                    "memory of the device was given back while a copy was still to come");
+        return at::from_blob(p, (int64_t)(nbytes / c10::elementSize(type)), at::TensorOptions().dtype(type))
+            .as_strided(size, stride, offset);
     }
 };
 
@@ -382,14 +413,15 @@ struct Bare {
 void note(const Bare &t, bool writes) {
     auto p = (const char *)t.p + t.offset * c10::elementSize(t.type);
     size_t nbytes = c10::elementSize(t.type);
-    for (size_t i = 0; i < t.size.size(); i++) nbytes += (t.size[i] - 1) * t.stride[i] * c10::elementSize(t.type);
+    for (size_t i = 0; i < t.size.size(); i++)
+        nbytes += (t.size[i] - 1) * t.stride[i] * c10::elementSize(t.type);
     if (!t.away || range_of(away, t.p).first || !range_of(pinned, t.p).first) return;
     if (!writes) {
         seen++;
         reads[current].push_back({p, nbytes, bits_of(p, nbytes), ++reads_begun});
         return;
     }
-    for (auto &[stream, of] : reads)  // in the order of its stream
+    for (auto &[stream, of] : reads) // in the order of its stream
         std::erase_if(of, [&](const Read &r) { return r.p < p + nbytes && p < r.p + r.nbytes && (end_read(r), true); });
 }
 
@@ -426,21 +458,26 @@ at::Tensor copy_from_and_resize(const at::Tensor &from, const at::Tensor &to) {
 // Memory of the host that is pinned, as the device sees it
 at::Tensor seen_by_the_device(const at::Tensor &here) {
     auto keep = new at::Tensor(here);
-    c10::DataPtr p(here.data_ptr(), keep, [](void *kept) { delete (at::Tensor *)kept; }, Device(AWAY, 0));
+    c10::DataPtr p(
+        here.data_ptr(), keep, [](void *kept) { delete (at::Tensor *)kept; }, Device(AWAY, 0));
     c10::Storage storage(c10::Storage::use_byte_size_t(), here.nbytes(), std::move(p), nullptr, false);
-    auto out = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::MTIA), here.dtype());
+    auto out = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::MTIA),
+                                                        here.dtype());
     out.unsafeGetTensorImpl()->set_sizes_contiguous(here.sizes());
     return out;
 }
 
 at::Tensor as_strided(const at::Tensor &t, IntArrayRef size, IntArrayRef stride, std::optional<int64_t> offset) {
-    auto out = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(t.storage()), t.key_set(), t.dtype());
+    auto out = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(t.storage()), t.key_set(),
+                                                        t.dtype());
     out.unsafeGetTensorImpl()->set_storage_offset(offset.value_or(t.storage_offset()));
     out.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
     return out;
 }
 
-at::Tensor reshape_alias(const at::Tensor &t, IntArrayRef size, IntArrayRef stride) { return as_strided(t, size, stride, std::nullopt); }
+at::Tensor reshape_alias(const at::Tensor &t, IntArrayRef size, IntArrayRef stride) {
+    return as_strided(t, size, stride, std::nullopt);
+}
 
 at::Tensor view(const at::Tensor &t, IntArrayRef asked) {
     auto size = at::infer_size_dv(asked, t.numel());
@@ -488,8 +525,9 @@ at::Scalar local_scalar(const at::Tensor &t) {
 
 // As CUDA: raises for tensors of the host among those of the device, numbers and indices aside
 void refuse_mixed(const c10::OperatorHandle &op, const torch::jit::Stack &stack) {
-    static const std::set<std::string> takes_both = {"aten::index",         "aten::index_put",         "aten::index_put_", "aten::_index_put_impl_",
-                                                     "aten::_unsafe_index", "aten::_unsafe_index_put", "aten::_to_copy",   "aten::copy_"};
+    static const std::set<std::string> takes_both = {
+        "aten::index",         "aten::index_put",         "aten::index_put_", "aten::_index_put_impl_",
+        "aten::_unsafe_index", "aten::_unsafe_index_put", "aten::_to_copy",   "aten::copy_"};
     bool here = false, there = false;
     auto look = [&](const at::Tensor &t) {
         if (t.defined()) (is_away(t) ? there : here) |= is_away(t) || t.dim() > 0;
@@ -497,10 +535,12 @@ void refuse_mixed(const c10::OperatorHandle &op, const torch::jit::Stack &stack)
     for (const auto &value : torch::jit::last(stack, op.schema().arguments().size())) {
         if (value.isTensor()) look(value.toTensor());
         if (value.isTensorList())
-            for (const at::Tensor &t : value.toTensorVector()) look(t);
+            for (const at::Tensor &t : value.toTensorVector())
+                look(t);
     }
     TORCH_CHECK(!here || !there || takes_both.count(op.schema().name()),
-                "Expected all tensors to be on the same device, but found at least two devices, mtia:0 and cpu! (", op.schema().name(), ")");
+                "Expected all tensors to be on the same device, but found at least two devices, mtia:0 and cpu! (",
+                op.schema().name(), ")");
 }
 
 void on_the_cpu(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
@@ -510,7 +550,7 @@ void on_the_cpu(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
         run(current);
     }
     refuse_mixed(op, *stack);
-    std::vector<std::pair<at::Generator, at::Generator>> drawing;  // the device's, the CPU's in its state
+    std::vector<std::pair<at::Generator, at::Generator>> drawing; // the device's, the CPU's in its state
     for (size_t i = stack->size() - op.schema().arguments().size(); i < stack->size(); i++) {
         if (!(*stack)[i].isGenerator() || (*stack)[i].toGenerator().device().type() != AWAY) continue;
         drawing.push_back({(*stack)[i].toGenerator(), at::detail::createCPUGenerator()});
@@ -518,7 +558,8 @@ void on_the_cpu(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
         (*stack)[i] = drawing.back().second;
     }
     at::native::cpu_fallback(op, stack);
-    for (auto &[there, here] : drawing) there.set_state(here.get_state());
+    for (auto &[there, here] : drawing)
+        there.set_state(here.get_state());
 }
 
 // ---- operations that have no fallback of PyTorch's, or none with a GPU's types
@@ -545,27 +586,36 @@ at::Tensor up(const at::Tensor &t) {
 }
 
 using Maybe = std::optional<at::Tensor>;
-Maybe down(const Maybe &t) { return t && t->defined() ? Maybe(down(*t)) : std::nullopt; }
-
-at::Tensor convolution(const at::Tensor &x, const at::Tensor &w, const Maybe &bias, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
-                       bool transposed, IntArrayRef output_padding, int64_t groups) {
-    On the_device;
-    return up(at::convolution(down(x), down(w), down(bias), stride, padding, dilation, transposed, output_padding, groups));
+Maybe down(const Maybe &t) {
+    return t && t->defined() ? Maybe(down(*t)) : std::nullopt;
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Tensor &y, const at::Tensor &x, const at::Tensor &w, IntArrayRef stride,
-                                                                    IntArrayRef padding, IntArrayRef dilation, bool transposed,
-                                                                    IntArrayRef output_padding, int64_t groups, std::array<bool, 3> mask) {
+at::Tensor convolution(const at::Tensor &x, const at::Tensor &w, const Maybe &bias, IntArrayRef stride,
+                       IntArrayRef padding, IntArrayRef dilation, bool transposed, IntArrayRef output_padding,
+                       int64_t groups) {
+    On the_device;
+    return up(
+        at::convolution(down(x), down(w), down(bias), stride, padding, dilation, transposed, output_padding, groups));
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Tensor &y, const at::Tensor &x,
+                                                                    const at::Tensor &w, IntArrayRef stride,
+                                                                    IntArrayRef padding, IntArrayRef dilation,
+                                                                    bool transposed, IntArrayRef output_padding,
+                                                                    int64_t groups, std::array<bool, 3> mask) {
     On the_device;
     int64_t outputs = y.size(1);
-    at::OptionalIntArrayRef bias = mask[2] ? at::OptionalIntArrayRef(IntArrayRef(&outputs, 1)) : at::OptionalIntArrayRef();
-    auto out = at::convolution_backward(down(y), down(x), down(w), bias, stride, padding, dilation, transposed, output_padding, groups, mask);
+    at::OptionalIntArrayRef bias =
+        mask[2] ? at::OptionalIntArrayRef(IntArrayRef(&outputs, 1)) : at::OptionalIntArrayRef();
+    auto out = at::convolution_backward(down(y), down(x), down(w), bias, stride, padding, dilation, transposed,
+                                        output_padding, groups, mask);
     return {up(std::get<0>(out)), up(std::get<1>(out)), up(std::get<2>(out))};
 }
 
 // Writes to what its schema does not name
-std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm(const at::Tensor &x, const Maybe &w, const Maybe &b, const Maybe &mean, const Maybe &var,
-                                                          bool training, double momentum, double eps) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm(const at::Tensor &x, const Maybe &w, const Maybe &b,
+                                                          const Maybe &mean, const Maybe &var, bool training,
+                                                          double momentum, double eps) {
     On the_device;
     Maybe m = down(mean), v = down(var);
     auto out = at::native_batch_norm(down(x), down(w), down(b), m, v, training, momentum, eps);
@@ -578,10 +628,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm(const at::Tensor &x, c
 at::Tensor histogram(const at::Tensor &x, int64_t bins, const at::Scalar &least, const at::Scalar &most) {
     On the_device;
     at::Tensor here = down(x);
-    return up(at::histc(here.is_floating_point() ? here : here.to(at::kFloat), bins, least, most).to(here.scalar_type()));
+    return up(
+        at::histc(here.is_floating_point() ? here : here.to(at::kFloat), bins, least, most).to(here.scalar_type()));
 }
 
-TORCH_LIBRARY_IMPL(_, MTIA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&on_the_cpu>()); }
+TORCH_LIBRARY_IMPL(_, MTIA, m) {
+    m.fallback(torch::CppFunction::makeFromBoxedFunction<&on_the_cpu>());
+}
 
 TORCH_LIBRARY_IMPL(aten, MTIA, m) {
     m.impl("empty.memory_format", empty);
@@ -594,7 +647,8 @@ TORCH_LIBRARY_IMPL(aten, MTIA, m) {
     m.impl("set_.source_Storage_storage_offset", set_storage);
     m.impl("set_.source_Storage", set_whole_storage);
     m.impl("resize_", resize);
-    m.impl("record_stream", [](at::Tensor &t, c10::Stream stream) { memory.recordStream(t.storage().data_ptr(), stream); });
+    m.impl("record_stream",
+           [](at::Tensor &t, c10::Stream stream) { memory.recordStream(t.storage().data_ptr(), stream); });
     m.impl("_local_scalar_dense", local_scalar);
     m.impl("convolution_overrideable", convolution);
     m.impl("convolution_backward_overrideable", convolution_backward);
@@ -607,7 +661,8 @@ TORCH_LIBRARY_IMPL(aten, MTIA, m) {
 
 // PyTorch does not see that these have a kernel of the device, and differentiates their formulas
 TORCH_LIBRARY_IMPL(aten, AutogradMTIA, m) {
-    for (auto name : {"silu_backward", "mish_backward"}) m.impl(name, torch::CppFunction::makeFallthrough());
+    for (auto name : {"silu_backward", "mish_backward"})
+        m.impl(name, torch::CppFunction::makeFallthrough());
 }
 
 TORCH_LIBRARY(standin, m) {
@@ -643,12 +698,13 @@ TORCH_LIBRARY(standin, m) {
         goes_on.notify_all();
     });
     m.def("limit(int nbytes) -> ()", [](int64_t nbytes) { limit = nbytes < 0 ? TOTAL : (size_t)nbytes; });
-    m.def("limit_pinned(int nbytes) -> ()", [](int64_t nbytes) { pinned_limit = nbytes < 0 ? SIZE_MAX : (size_t)nbytes; });
+    m.def("limit_pinned(int nbytes) -> ()",
+          [](int64_t nbytes) { pinned_limit = nbytes < 0 ? SIZE_MAX : (size_t)nbytes; });
 }
 
-}  // namespace
+} // namespace
 
 namespace at {
 using MTIAHooks = ::Hooks;
 REGISTER_MTIA_HOOKS(MTIAHooks)
-}  // namespace at
+} // namespace at
