@@ -36,6 +36,21 @@ must train "${common[@]}" --drive "$place/a" --precision fp32 --moments 8bit --c
 same "coded all over" "$(digest)" "$two"
 must verify --init "$place/config.json" --data "$place/text" --drive "$place/a" "opencl:$place/b" --steps 2 --batch 4 --seq-len 64
 
+# Kernels that were kept and are damaged are compiled again: PoCL aborts at half a program.
+kept=$(find "$place/cache/longshore/opencl" -type f -printf '%s %p\n' | sort -n | tail -n 1 | cut -d ' ' -f 2)
+cp "$kept" "$place/kept"
+for damage in "truncate -s -1000" "truncate -s 600" "truncate -s 0" "dd conv=notrunc bs=1 seek=5000 count=9000 if=/dev/zero status=none of="; do
+    cp "$place/kept" "$kept"
+    case $damage in
+        dd*) $damage"$kept" ;;
+        *) $damage "$kept" ;;
+    esac
+    rm -rf "$place/damaged"
+    must train "${common[@]}" --drive "opencl:$place/b" --precision fp32 --moments 8bit --compress 5% --residual saved --out "$place/damaged"
+    same "kept kernels, ${damage%% if*}" "$(digest)" "$two"
+    same "kept again" "$(wc -c <"$kept")" "$(wc -c <"$place/kept")"
+done
+
 # ---- refused before anything is made ----
 nothing() { [ ! -e "$place/none" ] && [ -z "$(ls -A "$place/e")" ] && ok "$1: nothing is made" || fail "$1: something was made"; }
 bad() { # NAME PATTERN FLAGS...
@@ -53,6 +68,7 @@ echo nothing >"$place/x.bin"
 bad "a binary for another device" "x.bin: is no program for the device" --drive "$e" --opencl "binary=$place/x.bin"
 bad "no such binary" "gone.bin: cannot be read" --drive "$e" --opencl "binary=$place/gone.bin"
 bad "twice" "is given twice" --drive "$place/e" "$e"
+XDG_CACHE_HOME=$place/x.bin bad "a cache that PoCL cannot write" "a platform is here, but it gives no device; PoCL .*POCL_CACHE_DIR" --drive "$e"
 FAKE_OPENCL=flushing bad "no denormals" "does not keep denormal numbers" --drive "$e"
 FAKE_OPENCL=wrong bad "other arithmetic" "computes other parameters than this program must" --drive "$e"
 

@@ -67,6 +67,10 @@ static int list(const struct shore__cl *cl, cl_device_id *ids, uint32_t *count, 
             *count += found < room ? found : room;
     }
     if (*count) return 0;
+    if (n)
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "OpenCL: a platform is here, but it gives no device; PoCL gives none where it cannot write "
+                           "its cache: the directory POCL_CACHE_DIR, or pocl in XDG_CACHE_HOME or in ~/.cache");
     return shore__fail(diag, SHORE_EUSAGE,
                        "OpenCL: no platform here has a device; on Debian, pocl-opencl-icd brings one that is this "
                        "processor; OCL_ICD_VENDORS names the file of another (see docs/opencl.md)");

@@ -5,9 +5,12 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "base/diag.h"
 #include "base/units.h"
+
+enum { HASH_BYTES = 8 };
 
 static const char source[] =
 #include "near/update_cl.inc"
@@ -56,12 +59,14 @@ static cl_int load(const struct shore__cl_device *d, cl_context context, const u
     return code;
 }
 
-/* The file is the key, a zero, and the program. */
+/* The file is the key, a zero, the program's hash, and the program. A driver that is given half a program may end this
+ * process. */
 static bool load_kept(const struct shore__cl_device *d, cl_context context, struct shore__cl_program *p) {
-    size_t bytes = 0, key = strlen(p->key) + 1;
+    size_t bytes = 0, key = strlen(p->key) + 1, head = key + HASH_BYTES;
     unsigned char *data = *p->file ? read_all(p->file, &bytes) : NULL;
-    p->kept = data && bytes > key && memcmp(data, p->key, key) == 0 &&
-              load(d, context, data + key, bytes - key, &p->program) == 0;
+    p->kept = data && bytes > head && memcmp(data, p->key, key) == 0 &&
+              shore__get_u64(data + key) == XXH3_64bits(data + head, bytes - head) &&
+              load(d, context, data + head, bytes - head, &p->program) == 0;
     free(data);
     return p->kept;
 }
@@ -115,13 +120,15 @@ void shore__cl_program_keep(const struct shore__cl_device *device, const struct 
     if (!*p->file || device->cl->clGetProgramInfo(p->program, CL_PROGRAM_BINARY_SIZES, sizeof bytes, &bytes, NULL) ||
         bytes == 0)
         return;
-    unsigned char *data = malloc(bytes);
+    unsigned char *data = malloc(bytes), hash[HASH_BYTES];
     snprintf(file, sizeof file, "%s.%ld", p->file, (long)getpid());
     FILE *f = data && !device->cl->clGetProgramInfo(p->program, CL_PROGRAM_BINARIES, sizeof data, &data, NULL)
                   ? fopen(file, "we")
                   : NULL;
     if (f) {
-        bool written = fwrite(p->key, key, 1, f) == 1 && fwrite(data, bytes, 1, f) == 1;
+        shore__put_u64(hash, XXH3_64bits(data, bytes));
+        bool written = fwrite(p->key, key, 1, f) == 1 && fwrite(hash, sizeof hash, 1, f) == 1 &&
+                       fwrite(data, bytes, 1, f) == 1;
         if (fclose(f) || !written || rename(file, p->file)) unlink(file);
     }
     free(data);
