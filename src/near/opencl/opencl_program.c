@@ -127,8 +127,8 @@ void shore__cl_program_keep(const struct shore__cl_device *device, const struct 
                   : NULL;
     if (f) {
         shore__put_u64(hash, XXH3_64bits(data, bytes));
-        bool written = fwrite(p->key, key, 1, f) == 1 && fwrite(hash, sizeof hash, 1, f) == 1 &&
-                       fwrite(data, bytes, 1, f) == 1;
+        bool written =
+            fwrite(p->key, key, 1, f) == 1 && fwrite(hash, sizeof hash, 1, f) == 1 && fwrite(data, bytes, 1, f) == 1;
         if (fclose(f) || !written || rename(file, p->file)) unlink(file);
     }
     free(data);
