@@ -50,7 +50,7 @@ static int check(const struct shore__call *c, const struct shore__volume_desc *d
     struct shore__rows_argument a;
     bool good = c->argument_bytes == SHORE__ROWS_ARGUMENT_BYTES &&
                 shore__fields_get(at, at + c->argument_bytes, argument_fields, &a) && a.bytes &&
-                a.bytes <= SHORE__ROW_BYTES_MOST && a.first <= UINT64_C(1) << 62 && a.stripe <= 1u << 30 &&
+                a.bytes <= SHORE_TABLE_ROW_BYTES_MOST && a.first <= UINT64_C(1) << 62 && a.stripe <= 1u << 30 &&
                 a.stripe % SHORE__ROWS_PAGE == 0 && kind_fits(c, &a) &&
                 (!a.per_stripe || (c->function != SHORE__GATHER && (uint64_t)a.per_stripe * a.bytes <= a.stripe)) &&
                 c->start % SHORE__ROWS_PAGE == 0 && c->bytes % SHORE__ROWS_PAGE == 0;

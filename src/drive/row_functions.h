@@ -7,15 +7,14 @@
 #define SHORE_DRIVE_ROW_FUNCTIONS_H
 
 #include "drive/function.h"
+#include "longshore/table.h"
 
 extern const struct shore__function shore__gather, shore__gather_scratch, shore__scatter, shore__scatter_add;
-
-#define SHORE__ROW_BYTES_MOST (256u * 1024u) /* as it is stored: a row in fp32 fits the least slot of a server */
 
 /* The argument. */
 struct shore__rows_argument {
     uint64_t first;      /* byte where row 0 begins: of the plane of a block, of the drive's scratch */
-    uint32_t bytes;      /* of a row there */
+    uint32_t bytes;      /* of a row there: SHORE_TABLE_ROW_BYTES_MOST at most, which fits a server's least slot */
     uint32_t per_stripe; /* rows that follow each other in each stripe of scratch; 0: all do */
     uint32_t kind;   /* GATHER: enum shore_fetch_kind, BF16 or MASTER; SCATTER_ADD: enum shore_dtype, FP32 or BF16 */
     uint32_t stripe; /* bytes */

@@ -17,8 +17,6 @@
 #include "drive/fleet/fleet_rows.h"
 #include "drive/row_functions.h"
 
-_Static_assert(SHORE_TABLE_ROW_BYTES_MOST == SHORE__ROW_BYTES_MOST, "a row is what a drive takes");
-
 #define MAGIC 0x454C424154524853u /* "SHRTABLE" */
 #define KEPT_BYTES 32u
 

@@ -165,7 +165,7 @@ static void gather_from(struct shore__join *join, const struct shore_rows *r, ui
 static const char *wrong_with(const struct shore_fleet *f, const struct shore_rows *r, struct shore_diag *diag) {
     if (r->block >= f->layout->nblocks) return "there is no such block";
     if (r->kind != SHORE_FETCH_BF16 && r->kind != SHORE_FETCH_MASTER) return "rows are of kind BF16 or MASTER";
-    if (!r->columns || r->columns > SHORE__ROW_BYTES_MOST / 2) return "a row has 1 to 131,072 elements";
+    if (!r->columns || r->columns > SHORE_TABLE_ROW_BYTES_MOST / 2) return "a row has 1 to 131,072 elements";
     uint64_t elems = f->layout->blocks[r->block].elems;
     uint64_t rows = r->offset_elems < elems ? (elems - r->offset_elems) / r->columns : 0;
     for (uint32_t i = 0; i < r->count; i++) {
