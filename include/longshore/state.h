@@ -119,8 +119,8 @@ enum shore_io { SHORE_IO_AUTO, SHORE_IO_URING, SHORE_IO_THREADS, SHORE_IO_BUFFER
 /* Options of a fleet. Zero-initialise; every zero but that of size is the default. */
 struct shore_fleet_options {
     size_t size; /* sizeof(struct shore_fleet_options) */
-    /* DIR, FILE, BLOCKDEV, ssh://HOST/PATH, unix:SOCKET:PATH, "ram:" or "null:". A path that does not exist is only
-     * made if it names a file with a suffix, in a directory that exists. */
+    /* DIR, FILE, BLOCKDEV, opencl:PATH, ssh://HOST/PATH, unix:SOCKET:PATH, "ram:" or "null:". A path that does not
+     * exist is only made if it names a file with a suffix, in a directory that exists. */
     const char *const *drives;
     uint32_t ndrives;
     enum shore_optimizer optimizer;

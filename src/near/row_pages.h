@@ -4,11 +4,12 @@
  * other: the page is read once, and pages that are neighbours are one read. The caller goes through the space in
  * windows of pages, with one cursor for what is read and one for what is done:
  *
- *     n = shore__rows_collect(&rows, &ahead, page, most)     the pages of the next rows, ascending; 0: there are no
- * more read them into memory, one behind the other while (shore__rows_part(&rows, &cursor, page, n, &part)) work on
- * part.bytes bytes at memory + part.at, which are those from part.offset on of all the rows in a row
+ *     n = shore__rows_collect(&rows, &ahead, page, most)     the pages of the next rows, ascending; 0: no more
+ *     read these pages into memory, one behind the other
+ *     while (shore__rows_part(&rows, &cursor, page, n, &part))
+ *         work on part.bytes bytes at memory + part.at
  *
- * No page is in two windows. */
+ * If all bytes of all rows stood in one row, those of a part would begin at part.offset. No page is in two windows. */
 #ifndef SHORE_NEAR_ROW_PAGES_H
 #define SHORE_NEAR_ROW_PAGES_H
 

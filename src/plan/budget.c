@@ -16,8 +16,8 @@
 #define DRIVE (MIB / 2)                    /* threads, queue */
 #define BLOCK (32 * 1024u)                 /* descriptions of tensors, requests */
 #define TOKEN 128u                         /* of a tokenizer */
+#define OPENCL (70 * MIB)                  /* PoCL's code and data */
 /* Of what products may allocate, a third is in use at a time. */
-#define OPENCL (70 * MIB) /* PoCL's code and data */
 /* A kernel may back the top of a stack, or the end of a heap, with a huge page, and libraries differ. */
 #define LIBRARIES_MOST (20 * MIB)
 #define THREAD_MOST (2 * MIB)
