@@ -27,10 +27,9 @@
 #define COPIES 7u
 #define UPDATE_SEGMENTS 160u          /* more than caches hold: gradients and state come from memory */
 #define UPDATES (4 * UPDATE_SEGMENTS) /* a segment each: a tenth of a second */
-#define DRIVES_SECONDS                                                                                             \
-    30.0                  /* of all drives; each is filled twice, read and moved, and measured shortly before that \
-                           */
-#define DRIVE_SECONDS 2.0 /* the most for each of these */
+/* Of all drives; each is measured shortly, then filled twice, read and moved. */
+#define DRIVES_SECONDS 30.0
+#define DRIVE_SECONDS 2.0                       /* the most for each of these */
 #define DRIVE_SECONDS_LEAST 0.5                 /* otherwise only the short measurement */
 #define STATE_BYTES (12u * SHORE_SEGMENT_ELEMS) /* of AdamW with moments in fp32 */
 
@@ -40,7 +39,7 @@ void shore__machine_here(struct shore_machine *m) {
     *m = (struct shore_machine){.scale = 1, .format = SHORE__MACHINE_FORMAT, .measured = (int64_t)time(NULL)};
     snprintf(m->name, sizeof m->name, "this machine");
     if (!*shore__kernel_value("/proc/cpuinfo", "model name", m->processor, sizeof m->processor))
-        snprintf(m->processor, sizeof m->processor, "%s", system.machine);
+        snprintf(m->processor, sizeof m->processor, "%.60s", system.machine);
     m->host_memory = shore__machine_memory_bytes();
     m->cores = shore__machine_threads();
 }
