@@ -393,6 +393,9 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
         code = answer(s, run->model, &needs, NULL, false, args->json);
     } else if (!rc) {
         rc = shore_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
+        if (rc && !shore__option_given(&shore__train_line, parsed, "memory"))
+            rc =
+                shore__fail_of(&diag, rc, &diag, "%s; that is the run's budget, and --memory gives another", diag.text);
         if (!rc && run->hint_step < s->steps) rc = look_ahead(s, run->model, &ahead, &diag);
         if (!rc) rc = prepare_to_go_on(run, without_data, changes, &diag);
         if (!rc) {

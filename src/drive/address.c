@@ -133,9 +133,10 @@ int shore__address_parse(const char *text, struct shore__address **out, struct s
     a->path = a->kind->has_file ? room + (shore__address_file(text) - text) : room + bytes - 1;
     shore__escape(text, bytes - 1, shown, sizeof shown);
     int rc = 0;
-    if (a->kind->id == SHORE__KIND_OPENCL && !*a->path)
-        rc =
-            shore__fail(diag, SHORE_EUSAGE, "%s: where is its storage? opencl:PATH names a directory or a file", shown);
+    if (a->kind->id == SHORE__KIND_OPENCL && (!*a->path || shore__kind_of(a->path)->id != SHORE__KIND_FILE))
+        rc = shore__fail(diag, SHORE_EUSAGE,
+                         "%s: where is its storage? opencl:PATH names a directory, a file or a device of this host",
+                         shown);
     else if (a->kind->served && !is_printable(text))
         rc = shore__fail(diag, SHORE_EUSAGE, "%s: the path has control characters", shown);
     else if (a->kind->served)

@@ -89,6 +89,17 @@ nothing "an unknown key" "takes device=" --opencl speed=1
 nothing "little memory" "too little" --opencl memory=64KiB
 nothing "not a program" "no program for the device" --opencl "binary=$place/text"
 nothing "no path" "where is its storage" --drive opencl:
+for other in ram: unix:/s:/d "opencl:$place/d1"; do
+    nothing "opencl:$other" "opencl:$other: where is its storage" --drive "opencl:$other"
+done
+merge common --memory 40MiB
+must train "${merged[@]}" --drive "$place/d3" --out "$place/small" --stop-at 1
+refused "a small budget" "40.00 MiB of memory is too little .*: minimum .*; that is the run's budget, and --memory gives another" \
+    train --resume "$place/small" --drive "$place/d3=opencl:$place/d3"
+refused "a small budget that is given" "45.00 MiB of memory is too little .*: minimum [0-9.]+ MiB$" \
+    train --resume "$place/small" --drive "$place/d3=opencl:$place/d3" --memory 45MiB
+must train --resume "$place/small" --drive "$place/d3=opencl:$place/d3" --memory 512MiB --quiet
+same "a larger budget" "$(digest)" "$wanted"
 OCL_ICD_VENDORS=$place nothing "no platform" "no platform"
 LONGSHORE_OPENCL=device=absent nothing "a variable" "no such device"
 socket=$place/s
