@@ -28,7 +28,8 @@ static const struct shore__subcommand commands[] = {
     {"rollback", &shore__cli_rollback, "put a run back to a snapshot", NULL, NULL},
     {"snapshots", &shore__cli_snapshots, "list the snapshots of a run", NULL, NULL},
     {"drive", NULL, "list, measure, add, remove, replace or serve the drives of a run", NULL, shore__cli_drive},
-    {"bench", NULL, "measure UPDATE on a drive, the drive itself, or the processor", NULL, shore__cli_bench},
+    {"bench", NULL, "measure UPDATE on a drive, the drive itself, rows of a table, or the processor", NULL,
+     shore__cli_bench},
     {"machine", &shore__cli_machine, "measure how fast this machine is, for plans; or describe another", NULL, NULL},
     {"doctor", &shore__cli_doctor, "check what this machine has for training, and say what to improve", NULL, NULL},
     {.name = "help"}, /* only for suggestions */

@@ -50,7 +50,7 @@ def test_what_is_wrong_is_said_before_anything_is_made(tmp_path, cache, monkeypa
     for options, sentence in (
         ("device=warp drive", "there is no such device"),
         ("colour=red", "takes device=NAME|INDEX, memory=SIZE and binary=FILE"),
-        ("memory=1MiB", "are too little: it takes"),
+        ("memory=1MiB", "is too little: at least"),
     ):
         monkeypatch.setenv("LONGSHORE_OPENCL", options)
         with pytest.raises(longshore.LongshoreError) as raised:

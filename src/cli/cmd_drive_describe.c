@@ -51,12 +51,10 @@ static void describe_speed(const struct shore__run *run, size_t drive, json_t *o
 
 /* The device that computes, if it is opened here and now. */
 static void describe_device(const struct shore__address *at, size_t drive, json_t *o) {
-    struct shore__opencl_options options;
     struct shore__cl_device device;
     struct shore_diag diag = {0};
     if (at->kind->id != SHORE__KIND_OPENCL) return;
-    int rc = shore__opencl_parse(getenv(SHORE__OPENCL_VARIABLE), &options, &diag);
-    if (!rc) rc = shore__opencl_device(&options, (uint32_t)drive, &device, &diag);
+    int rc = shore__opencl_device_here((uint32_t)drive, &device, &diag);
     const char *text = rc ? diag.text : device.name;
     json_object_set_new(o, rc ? "error" : "opencl", shore__clean_json(text, strlen(text)));
 }

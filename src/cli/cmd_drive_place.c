@@ -277,8 +277,9 @@ static int place(const struct shore__parsed *parsed, void *args) {
         if (drive_failed && run && run->generation == before) shore__cli_say("the state is where it was");
     } else {
         char name[1024];
-        printf("%s: %zu drives, placement %llu\n", shore__printable(run->path, strlen(run->path), name, sizeof name),
-               run->settings.drives.count, (unsigned long long)run->generation);
+        printf("%s: %zu drive%s, placement %llu\n", shore__printable(run->path, strlen(run->path), name, sizeof name),
+               run->settings.drives.count, run->settings.drives.count == 1 ? "" : "s",
+               (unsigned long long)run->generation);
         tell_snapshots(run);
         tell_budget(run);
     }

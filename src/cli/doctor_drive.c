@@ -11,6 +11,7 @@
 #include "drive/probe/probe.h"
 #include "drive/probe/speed.h"
 #include "drive/remote/transport.h"
+#include "near/opencl/opencl_device.h"
 
 #define STATE_BYTES (12u * SHORE_SEGMENT_ELEMS) /* of AdamW with moments in fp32 */
 
@@ -137,6 +138,19 @@ static void files(struct shore__report *r, const char *path, const char *beside,
                       rates.shares_blocks ? "share blocks" : "are whole copies");
 }
 
+/* What computes UPDATE of a drive, if that is a device. */
+static void computing(struct shore__report *r, const struct shore__address *at) {
+    struct shore__cl_device device;
+    struct shore_diag diag = {0};
+    if (at->kind->id != SHORE__KIND_OPENCL) return;
+    if (shore__opencl_device_here(0, &device, &diag))
+        shore__report_add(r, at->text, SHORE__BROKEN, NULL, NULL, "%s", shore__said_of(&diag, at->text));
+    else
+        shore__report_add(r, at->text, SHORE__FINE, NULL, NULL,
+                          "the OpenCL device %s, with %s of memory, computes UPDATE", device.name,
+                          shore__format_size(device.memory).text);
+}
+
 bool shore__doctor_drive(struct shore__report *r, const struct shore__address *at,
                          const struct shore__whereabouts *before, size_t nbefore, struct shore__whereabouts *out) {
     const char *path = at->kind->has_file ? at->path : at->text;
@@ -151,6 +165,7 @@ bool shore__doctor_drive(struct shore__report *r, const struct shore__address *a
         shore__report_add(r, path, SHORE__FINE, NULL, NULL, "memory of this machine, which keeps nothing");
         return false;
     }
+    computing(r, at);
     bool there = stat(path, &st) == 0, directory = there && S_ISDIR(st.st_mode);
     int rc = shore__whereabouts(path, out, &diag);
     if (!rc && there && !directory && !S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode))

@@ -150,9 +150,9 @@
         "computed again; auto: where the plan says that a step takes less time so; the volumes are made with " \
         "room for them, up to 12 bytes a parameter") \
     ROW(CHOICE, "gather", gather, RESOURCE, SHORE__AUTO, false, 0, 0, "auto|on|off", \
-        "of an untied embedding, forward fetches the rows that a batch looks up, and backward sends rows (with " \
-        "--compress and --update host, all), instead of the whole table; auto: where the plan says that a step takes " \
-        "less time so") \
+        "of an untied embedding, forward fetches the rows that a batch looks up, instead of the whole table, and " \
+        "backward sends the gradients of these rows (with --compress or --update host, of the whole table); auto: " \
+        "where the plan says that a step takes less time so") \
     ROW(CHOICE, "update", host_update, RESOURCE, 0, false, 0, 0, "drive|host", \
         "where UPDATE runs; host: state and gradients cross the link, as in ZeRO-Infinity, for comparison") \
     ROW(TEXT, "emulate", emulate, RECORDED, NULL, false, 0, 0, "FILE", \

@@ -99,9 +99,15 @@ static int run(const struct shore__parsed *parsed, void *args) {
     int rc = disks ? shore__bench_places(&a->drives, "disk", &places, &diag) : shore__out_of_memory(&diag);
     for (; !rc && opened < n; opened++) {
         struct shore__rate *r = &disks[opened].rate;
+        const struct shore__address *at = places.item[opened];
         disks[opened].args = a;
-        rc = shore__rate_open(r, places.text[opened], a->size_bytes, a->chunk_bytes, a->buffers, a->io, a->overwrite,
-                              &diag);
+        r->file.fd = -1;
+        if (!at->kind->has_file)
+            rc = shore__fail(&diag, SHORE_EUSAGE,
+                             "%s: bench disk measures drives of this host that keep what is written",
+                             a->drives.item[opened]);
+        if (!rc)
+            rc = shore__rate_open(r, at->path, a->size_bytes, a->chunk_bytes, a->buffers, a->io, a->overwrite, &diag);
         r->stop = shore__cli_stop_wanted;
     }
     bool working = !rc;

@@ -287,7 +287,7 @@ const struct shore__command_line shore__bench_gather = {
              "pages that\n"
              "they lie in, each once, and picks the rows; or the drives gather them and send the rows alone. Both give "
              "the same\n"
-             "bytes. Whole pages gain where rows have 4 KiB or more. The volumes are removed afterwards.",
+             "bytes. Rows of 4 KiB or more gain nothing by it. The volumes are removed afterwards.",
     SHORE__OPTIONS(options),
     SHORE__RUNS(run, struct args, .share = 16, .passes = 3),
 };

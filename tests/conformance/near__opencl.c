@@ -108,8 +108,8 @@ static void options_are_checked(void **state) {
     refused("", "memory", SHORE_EUSAGE, "not 'memory'");
     refused("", "memory=much", SHORE_EUSAGE, "takes a size such as 2GiB, not 'much'");
     refused("", "memory=1000TB", SHORE_EUSAGE, "909.49 TiB: the device");
-    refused("", "memory=2MiB", SHORE_EUSAGE, "are too little: it takes 3.00 MiB");
-    refused("memory=1000000", "", SHORE_EUSAGE, "are too little: it takes 3.00 MiB");
+    refused("", "memory=2MiB", SHORE_EUSAGE, "is too little: at least 3.00 MiB is needed");
+    refused("memory=1000000", "", SHORE_EUSAGE, "is too little: at least 3.00 MiB is needed");
     refused("", "binary=/nowhere", -ENOENT, "/nowhere: cannot be read");
     refused("", "binary=/proc/self/exe", SHORE_EUSAGE, "is no program for the device");
 }

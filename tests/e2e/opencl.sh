@@ -77,6 +77,13 @@ agrees "moved to and fro" "$run"
 refused "a drive twice" "twice" drive add "$run" "$place/d1" --drive-speeds 1,1,1
 refused "a device that is not there" "no such device" train --resume "$run" --opencl device=absent
 
+must doctor --drive "opencl:$place/d1" --json
+grep -q '"check":"opencl:[^}]*OpenCL device .*computes UPDATE' "$place/log" && ok "doctor names the device" || fail "doctor names no device"
+documented "doctor" "$place/log"
+run doctor --drive "opencl:$place/d1" --opencl device=absent
+same "doctor of no device" "$rc $(grep -c "^FAIL .*there is no such device" "$place/log")" "1 1"
+must bench disk --drive "opencl:$place/d1" --size 16MiB --passes 1
+
 # What is refused: exit code 2, and nothing is made.
 nothing() {
     local name=$1 pattern=$2

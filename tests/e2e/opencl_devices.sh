@@ -62,7 +62,7 @@ bad() { # NAME PATTERN FLAGS...
 mkdir "$place/e"
 e=opencl:$place/e
 bad "an unknown key" "takes device=NAME\|INDEX, memory=SIZE and binary=FILE.*'colour=red'" --drive "$e" --opencl colour=red
-bad "too little memory" "1.00 MiB of memory on the OpenCL device .* are too little: it takes [0-9.]+ MiB" --drive "$e" --opencl memory=1MiB
+bad "too little memory" "1.00 MiB of memory on the OpenCL device .* is too little: at least [0-9.]+ MiB is needed" --drive "$e" --opencl memory=1MiB
 bad "more than it has" "opencl memory=.*: the device .* has" --drive "$e" --opencl memory=900TiB
 echo nothing >"$place/x.bin"
 bad "a binary for another device" "x.bin: is no program for the device" --drive "$e" --opencl "binary=$place/x.bin"

@@ -218,6 +218,7 @@ documented "bench update" "$place/log"
 refused "a size too small" "--size takes a size from 16.00 MiB to .*, not '15MiB'" bench disk --drive "$place/d" --size 15MiB
 must bench disk --drive "$place/d" --size 16MiB --passes 1 --json
 documented "bench disk" "$place/log"
+refused "bench disk in memory" "ram:: bench disk measures drives of this host" bench disk --drive ram: --size 16MiB
 must bench gather --drive "$place/d" --size 4MiB --passes 1 --json
 documented "bench gather" "$place/log"
 awk -v a="$(number page_reads)" -v b="$(number distinct_pages)" 'BEGIN {exit !(a > 0 && a == b)}' && ok "bench gather" ||

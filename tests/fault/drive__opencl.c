@@ -141,7 +141,7 @@ static void devices_that_cannot_be_used(void **state) {
     } cases[] = {
         {"device=no such", "there is no such device; there are: 0 "},
         {"device=99", "there is no such device"},
-        {"memory=64KiB", "are too little: it takes"},
+        {"memory=64KiB", "is too little: at least"},
         {"memory=100TiB", "the device"},
         {"memory=much", "memory takes a size"},
         {"speed=1", "takes device=NAME|INDEX, memory=SIZE and binary=FILE"},

@@ -60,11 +60,8 @@ int shore__drive_remove(const struct shore__address *at, const uint64_t fleet_id
 }
 
 int shore__drive_may_be_made(const struct shore__address *at, struct shore_diag *diag) {
-    struct shore__opencl_options options;
     struct shore__cl_device device;
-    int rc = 0;
-    if (at->kind->id == SHORE__KIND_OPENCL) rc = shore__opencl_parse(getenv(SHORE__OPENCL_VARIABLE), &options, diag);
-    if (!rc && at->kind->id == SHORE__KIND_OPENCL) rc = shore__opencl_device(&options, 0, &device, diag);
+    int rc = at->kind->id == SHORE__KIND_OPENCL ? shore__opencl_device_here(0, &device, diag) : 0;
     if (rc) return rc;
     return at->kind->has_file ? shore__file_may_be_made(at->path, diag) : 0;
 }

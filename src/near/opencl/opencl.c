@@ -364,9 +364,9 @@ static int fit(struct opencl *o, const struct shore__opencl_options *given, stru
            (c->slots * slot_bytes(c, c->chunk_segments) > memory || slot_bytes(c, c->chunk_segments) > o->device.alloc))
         c->chunk_segments--;
     if (c->slots * slot_bytes(c, c->chunk_segments) <= memory) return 0;
-    return shore__fail(diag, SHORE_EUSAGE, "%s: %s of memory on the OpenCL device %s are too little: it takes %s",
-                       c->drive, shore__format_size(memory).text, o->device.name,
-                       shore__format_size_up(c->slots * slot_bytes(c, 1)).text);
+    return shore__fail(
+        diag, SHORE_EUSAGE, "%s: %s of memory on the OpenCL device %s is too little: at least %s is needed", c->drive,
+        shore__format_size(memory).text, o->device.name, shore__format_size_up(c->slots * slot_bytes(c, 1)).text);
 }
 
 static int make_kernels(struct opencl *o, const char *binary, struct shore_diag *diag) {

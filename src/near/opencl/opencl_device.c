@@ -73,7 +73,7 @@ static int list(const struct shore__cl *cl, cl_device_id *ids, uint32_t *count, 
                            "its cache: the directory POCL_CACHE_DIR, or pocl in XDG_CACHE_HOME or in ~/.cache");
     return shore__fail(diag, SHORE_EUSAGE,
                        "OpenCL: no platform here has a device; on Debian, pocl-opencl-icd brings one that is this "
-                       "processor; OCL_ICD_VENDORS names the file of another (see docs/opencl.md)");
+                       "processor; OCL_ICD_VENDORS names the directory with the file of another (docs/opencl.md)");
 }
 
 static bool fits(const struct shore__cl *cl, cl_device_id id, uint32_t index, const char *wanted, cl_device_type best) {
@@ -133,4 +133,10 @@ int shore__opencl_device(const struct shore__opencl_options *options, uint32_t n
                       text_of(out->cl, ids[i], CL_DEVICE_NAME, name, sizeof name));
     return shore__fail(diag, SHORE_EUSAGE, "opencl device=%s: there is no such device; there are: %s",
                        shore__shown(options->device).text, names);
+}
+
+int shore__opencl_device_here(uint32_t number, struct shore__cl_device *out, struct shore_diag *diag) {
+    struct shore__opencl_options options;
+    int rc = shore__opencl_parse(getenv(SHORE__OPENCL_VARIABLE), &options, diag);
+    return rc ? rc : shore__opencl_device(&options, number, out, diag);
 }

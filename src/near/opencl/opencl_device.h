@@ -35,5 +35,7 @@ struct shore__cl_device {
  * device, or one that cannot compute as UPDATE does (a binary may do so all the same). */
 int shore__opencl_device(const struct shore__opencl_options *options, uint32_t number, struct shore__cl_device *out,
                          struct shore_diag *diag);
+/* The same, with the options of LONGSHORE_OPENCL. */
+int shore__opencl_device_here(uint32_t number, struct shore__cl_device *out, struct shore_diag *diag);
 
 #endif
