@@ -83,7 +83,7 @@ watch=build/tool_peak
 left=$((stop_at - SECONDS))
 timeout --foreground --preserve-status $((left > 20 ? left : 20)) $watch \
     "$longshore" "${common[@]}" --val-data "$work/held-out.txt" --steps "$steps" --drive "$run.volume" --out "$run" --memory ${budget}MiB --lr 1.5e-3 --eval-every $((steps / 3 + 1)) \
-    --sample-every $((steps / 2 + 1)) --log-every $((steps / 24 + 1)) 2> >(tee "$work/train.err" >&2)
+    --sample-every $((steps / 2 + 1)) --log-every $((steps / 24 + 1)) 2> >(tee "$work/train.err" | sed -u "/^peak /d" >&2)
 trained=$((SECONDS - start))
 made=$(metric "$run" step | tail -n 1)
 sleep 0.2 # the last line of the copy of stderr
