@@ -136,7 +136,8 @@ static void kernels_are_kept(void **state) {
     assert_true(o.rc == 0 && o.seconds == 0);
     close_it(&o);
     /* what is kept is a key, a zero, a hash and the program */
-    snprintf(command, sizeof command, "cd %s && perl -0777 -pe 's/^[^\\0]*\\0.{8}//s' longshore/opencl/* >program", cache);
+    snprintf(command, sizeof command, "cd %s && perl -0777 -pe 's/^[^\\0]*\\0.{8}//s' longshore/opencl/* >program",
+             cache);
     assert_int_equal(system(command), 0);
     snprintf(options, sizeof options, "binary=%s/program", cache);
     o = open_on("", options, wanted(SHORE_ADAMW, false));
