@@ -116,15 +116,18 @@ static void move_pages(struct work *k, const struct window *w, bool write) {
     }
 }
 
-static void work_on(struct work *k, unsigned char *memory, const struct shore__rows_part *p) {
-    unsigned char *there = memory + p->at;
-    const void *values = k->values + shore__rows_value_bytes(k->call->function, k->a.kind, p->offset);
-    const void *lo = there + (size_t)k->most * SHORE__ROWS_PAGE;
+static void gather_part(const struct work *k, const unsigned char *from, const struct shore__rows_part *p) {
+    const uint16_t *hi = (const uint16_t *)(const void *)from;
     if (k->joins)
-        shore__f32_join((float *)(void *)(k->out + 2 * p->offset), (uint16_t *)(void *)there, lo, p->bytes / 2);
-    else if (k->out)
-        memcpy(k->out + p->offset, there, p->bytes);
-    else if (k->call->function == SHORE__SCATTER)
+        shore__f32_join((float *)(void *)(k->out + 2 * p->offset), hi, hi + (size_t)k->most * SHORE__ROWS_PAGE / 2,
+                        p->bytes / 2);
+    else
+        memcpy(k->out + p->offset, from, p->bytes);
+}
+
+static void scatter_part(const struct work *k, unsigned char *there, const struct shore__rows_part *p) {
+    const void *values = k->values + shore__rows_value_bytes(k->call->function, k->a.kind, p->offset);
+    if (k->call->function == SHORE__SCATTER)
         memcpy(there, values, p->bytes);
     else if (k->a.kind == SHORE_DTYPE_FP32)
         shore__rows_add_f32((float *)(void *)there, values, p->bytes / 4);
@@ -144,7 +147,10 @@ static int go_through(struct work *k, bool writes, struct shore_diag *diag) {
         next->pages = shore__rows_collect(&k->rows, &ahead, next->page, k->most);
         move_pages(k, next, false);
         while (shore__rows_part(&k->rows, &cursor, now->page, now->pages, &part))
-            work_on(k, now->memory, &part);
+            if (writes)
+                scatter_part(k, now->memory + part.at, &part);
+            else
+                gather_part(k, now->memory + part.at, &part);
         if (writes) move_pages(k, now, true);
         rc = k->reach->wait(k->reach, diag);
         struct window *swap = now;
