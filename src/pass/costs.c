@@ -336,7 +336,8 @@ void shore__costs_gather(const struct shore__costing *c, uint32_t op) {
     uint64_t aligned = row & -row; /* rows begin at multiples of it */
     if (aligned > SHORE__PAGE_BYTES) aligned = SHORE__PAGE_BYTES;
     double pages = (double)(row + SHORE__PAGE_BYTES - aligned) / SHORE__PAGE_BYTES;
-    double all = (double)segments * (SHORE_SEGMENT_ELEMS * 2 / SHORE__PAGE_BYTES);
+    const uint64_t all_pages = segments * SHORE_SEGMENT_ELEMS * 2 / SHORE__PAGE_BYTES;
+    double all = (double)all_pages;
     uint64_t read = met(all > pages ? all : pages, pages, f->batch.rows) * SHORE__PAGE_BYTES;
     uint64_t sent = shore__rows_expected(f) * row, beside = read > sent ? read - sent : 0;
     for (uint32_t d = 0; d < f->drives.ndrives; d++)

@@ -24,9 +24,10 @@ bool shore__pacing_wait(struct trainer *t) {
         train_note(t, "steps wait for --max-writes-per-day %s: the next one begins in %s", t->s->max_writes,
                    shore__format_seconds(left).text);
     }
-    for (; left > 0 && !asked; left = shore_endurance_left(t->endurance)) {
+    while (left > 0 && !asked) {
         shore__pause_until(shore__now_ns() + (uint64_t)(1e9 * (left < look ? left : look)));
         asked = t->events->should_stop && t->events->should_stop(t->events->ctx);
+        left = shore_endurance_left(t->endurance);
     }
     t->paced_seconds = (double)(shore__now_ns() - start) * 1e-9;
     return asked;
