@@ -16,21 +16,13 @@ static const char source[] =
 #include "near/update_cl.inc"
     ;
 
-/* FNV-1a */
-static uint64_t hash_of(const char *text) {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (; *text; text++)
-        hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
 /* Names the file, and makes its directories. */
 static void find_cache(struct shore__cl_program *p) {
     const char *home = getenv("HOME"), *cache = getenv("XDG_CACHE_HOME");
     bool own = !cache || cache[0] != '/';
     if (own && (!home || home[0] != '/')) return;
     snprintf(p->file, sizeof p->file, "%.700s%s/longshore/opencl/%016llx", own ? home : cache, own ? "/.cache" : "",
-             (unsigned long long)hash_of(p->key));
+             (unsigned long long)XXH3_64bits(p->key, strlen(p->key)));
     for (char *slash = strchr(p->file + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         mkdir(p->file, 0777);
@@ -109,7 +101,7 @@ int shore__cl_program_open(const struct shore__cl_device *device, cl_context con
     snprintf(options, sizeof options, "-cl-std=CL1.2 %s -DWIDTH=%u -DEXACT=%d%s", macros, device->width, !device->exact,
              device->exact ? " -cl-fp32-correctly-rounded-divide-sqrt" : "");
     snprintf(out->key, sizeof out->key, "%s\n%s%s\n%016llx\n", device->name, device->version, options,
-             (unsigned long long)hash_of(source));
+             (unsigned long long)XXH3_64bits(source, sizeof source));
     find_cache(out);
     return load_kept(device, context, out) ? 0 : compile(device, context, options, out, diag);
 }
