@@ -8,15 +8,14 @@
 #include "longshore/error.h"
 
 // clang-format off
-#define SHORE__CL_FUNCTIONS(F)                                                                                      \
-    F(clGetPlatformIDs)                                                                                             \
-    F(clGetPlatformInfo)                                                                                            \
-    F(clGetDeviceIDs) F(clGetDeviceInfo) F(clCreateContext) F(clReleaseContext) F(clCreateCommandQueue)             \
-        F(clReleaseCommandQueue) F(clCreateProgramWithSource) F(clCreateProgramWithBinary) F(clBuildProgram)        \
-            F(clGetProgramBuildInfo) F(clGetProgramInfo) F(clReleaseProgram) F(clCreateKernel) F(clReleaseKernel)   \
-                F(clSetKernelArg) F(clCreateBuffer) F(clReleaseMemObject) F(clEnqueueNDRangeKernel)                 \
-                    F(clEnqueueWriteBuffer) F(clEnqueueReadBuffer) F(clEnqueueMapBuffer) F(clEnqueueUnmapMemObject) \
-                        F(clFlush) F(clFinish) F(clWaitForEvents) F(clGetEventInfo) F(clReleaseEvent)
+#define SHORE__CL_FUNCTIONS(F)                                                                        \
+    F(clGetPlatformIDs) F(clGetPlatformInfo) F(clGetDeviceIDs) F(clGetDeviceInfo) F(clCreateContext)  \
+    F(clReleaseContext) F(clCreateCommandQueue) F(clReleaseCommandQueue) F(clCreateProgramWithSource) \
+    F(clCreateProgramWithBinary) F(clBuildProgram) F(clGetProgramBuildInfo) F(clGetProgramInfo)       \
+    F(clReleaseProgram) F(clCreateKernel) F(clReleaseKernel) F(clSetKernelArg) F(clCreateBuffer)      \
+    F(clReleaseMemObject) F(clEnqueueNDRangeKernel) F(clEnqueueWriteBuffer) F(clEnqueueReadBuffer)    \
+    F(clEnqueueMapBuffer) F(clEnqueueUnmapMemObject) F(clFlush) F(clFinish) F(clWaitForEvents)        \
+    F(clGetEventInfo) F(clReleaseEvent)
 // clang-format on
 
 #define SHORE__CL_MEMBER(name) __typeof__(name) *name;
