@@ -129,7 +129,9 @@ int shore_table_create(const struct shore_table_options *given, struct shore_tab
     *out = NULL;
     if (rc) return rc;
     struct shore_fleet_options fleet = fleet_options(&o);
-    if (!is_table(&t->is))
+    if (o.element > SHORE_TABLE_BF16)
+        rc = shore__fail(diag, -EINVAL, "rows are of BYTES, FP32 or BF16: there is no element %u", (unsigned)o.element);
+    else if (!is_table(&t->is))
         rc = shore__fail(diag, -EINVAL,
                          "a table has 1 to %u rows of 1 to %u bytes each, not %" PRIu64 " rows of %" PRIu64, UINT32_MAX,
                          SHORE_TABLE_ROW_BYTES_MOST, t->is.rows, row_bytes(&t->is));

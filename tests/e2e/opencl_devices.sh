@@ -51,6 +51,11 @@ for damage in "truncate -s -1000" "truncate -s 600" "truncate -s 0" "dd conv=not
     same "kept again" "$(wc -c <"$kept")" "$(wc -c <"$place/kept")"
 done
 
+# The same program, as a binary.
+tail -c "+$(($(grep -obaP '\x00' "$place/kept" | sed -n '1s/:.*//p') + 10))" "$place/kept" >"$place/program"
+must train "${common[@]}" --drive "opencl:$place/b" --opencl "binary=$place/program" --out "$place/binary"
+same "a binary" "$(digest)" "$wanted"
+
 # ---- refused before anything is made ----
 nothing() { [ ! -e "$place/none" ] && [ -z "$(ls -A "$place/e")" ] && ok "$1: nothing is made" || fail "$1: something was made"; }
 bad() { # NAME PATTERN FLAGS...
@@ -69,6 +74,7 @@ bad "a binary for another device" "x.bin: is no program for the device" --drive 
 bad "no such binary" "gone.bin: cannot be read" --drive "$e" --opencl "binary=$place/gone.bin"
 bad "twice" "is given twice" --drive "$place/e" "$e"
 XDG_CACHE_HOME=$place/x.bin bad "a cache that PoCL cannot write" "a platform is here, but it gives no device; PoCL .*POCL_CACHE_DIR" --drive "$e"
+bad "a binary for another optimizer" "would differ; .* and this optimizer with binary=" --drive "$e" --opencl "binary=$place/program" --optimizer sgd
 FAKE_OPENCL=flushing bad "no denormals" "does not keep denormal numbers" --drive "$e"
 FAKE_OPENCL=wrong bad "other arithmetic" "computes other parameters than this program must" --drive "$e"
 

@@ -179,7 +179,7 @@ static int check_round(struct shore__engine *engine, struct check *c, uint32_t r
     const char *what = difference(c, job->blocks, expected);
     return what ? shore__fail(diag, SHORE_EUSAGE,
                               "computes other %s than this program must: its updates would differ; name another device "
-                              "with opencl device=",
+                              "with opencl device=, or a program for it and this optimizer with binary=",
                               what)
                 : 0;
 }
