@@ -67,10 +67,11 @@ void shore__file_close(struct shore__file *file);
 /* In a forked child, which does nothing else with it: the parent keeps the lock. */
 void shore__file_forked(const struct shore__file *file);
 
-/* Checks whether a new file may be made at path. Its name needs a suffix: a name without one means a directory that
- * was not made, or a drive that is not mounted. Returns 0 if something is at path, such a file may be made, or
- * another thing is wrong; otherwise SHORE_EUSAGE, or SHORE_EMISSING for a device, with what to do. Functions that
- * make files call this; callers with much work to do before may call it early. */
+/* Checks whether a file may be made or written at path, or in the directory there. The name of a new one needs a
+ * suffix: a name without one means a directory that was not made, or a drive that is not mounted. Returns 0 also if
+ * another thing is wrong. Errors: SHORE_EUSAGE (no suffix), SHORE_EMISSING (no such device), SHORE_EINPUT (a special
+ * file), SHORE_EEXISTS (a link to nothing), -EACCES and -EROFS. They say what to do. Functions that make files call
+ * this; callers with much work to do before may call it early. */
 int shore__file_may_be_made(const char *path, struct shore_diag *diag);
 
 struct shore__io;

@@ -302,13 +302,25 @@ static int create_over_file(struct shore__file *file, int dir, const struct shap
     return preallocate(file, shape, claim, diag);
 }
 
+/* What is at path can be written to, as far as it can be told without opening it. */
+static int refuse_what_is_there(const char *path, struct shore_diag *diag) {
+    struct stat st;
+    if (stat(path, &st) && errno == ENOENT)
+        return shore__fail(diag, SHORE_EEXISTS, "%s: is a link to nothing; name another path", path);
+    if (stat(path, &st)) return 0;
+    int rc = S_ISDIR(st.st_mode) ? 0 : refuse_other_kinds(path, &st, diag);
+    if (rc || access(path, W_OK | (S_ISDIR(st.st_mode) ? X_OK : 0)) == 0) return rc;
+    return shore__fail_errno(diag, path, "cannot be written to");
+}
+
 int shore__file_may_be_made(const char *path, struct shore_diag *diag) {
     struct stat st;
     size_t n = strlen(path);
     bool is_directory = n && path[n - 1] == '/';
     while (n > 1 && path[n - 1] == '/')
         n--;
-    if (lstat(path, &st) == 0 || errno != ENOENT) return 0;
+    if (lstat(path, &st) == 0) return refuse_what_is_there(path, diag);
+    if (errno != ENOENT) return 0;
     char *copy = strndup(path, n);
     if (!copy) return shore__fail(diag, -ENOMEM, "out of memory");
     bool in_dev = strncmp(copy, "/dev/", 5) == 0 && strncmp(copy, "/dev/shm/", 9) != 0;
@@ -332,8 +344,6 @@ static int create_new(struct shore__file *file, int dir, const struct shape *sha
     if (!rc) rc = check_room(file->path, dir, shape->room_bytes, 0, diag);
     if (rc) return rc;
     file->fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (file->fd < 0 && errno == EEXIST) /* stat() found nothing, so it is a link */
-        return shore__fail(diag, SHORE_EEXISTS, "%s: is a link to nothing; name another path", file->path);
     if (file->fd < 0) return shore__fail_errno(diag, file->path, "cannot be created");
     rc = lock_descriptor(file->fd, LOCK_EX, file->path, shore__now_ns(), diag);
     if (rc) return rc;

@@ -40,6 +40,8 @@ with_flag "a dry run with too much" "a budget of .* is more than the memory of t
 with_flag "the same as JSON" "1.00 MiB of memory is too little for this model: minimum " --memory 1MiB --dry-run --json
 with_flag "a dry run with a drive that is missing" "$place/none: nothing is there: mount the drive or mkdir" --drive "$place/none" --dry-run
 with_flag "and one in a directory that is missing" "$place/none/d: does not exist, and neither does its directory" --drive "$place/none/d" --dry-run
+with_flag "a dry run with a drive that is no file" "/dev/null: a special file" --drive /dev/null --dry-run
+bad "and a plan" "/dev/null: a special file" plan --init gpt2-tiny --memory 512MiB --drive /dev/null
 with_flag "a number of another unit" "300 bytes of memory is too little.*; did you mean 300MiB[?]" --memory 300 --dry-run
 with_flag "and of a larger one" "8 bytes of memory is too little.*; did you mean 8GiB[?]" --memory 8 --dry-run
 echo '{"messages": [{"role": "user", "content": "Hello"}]}' >"$place/chat.jsonl"

@@ -459,6 +459,16 @@ static void a_new_file_has_a_suffix(void **state) {
     assert_non_null(strstr(diag.text, "mkdir"));
     assert_int_equal(access(name, F_OK), -1);
     assert_int_equal(shore__file_may_be_made("/dev/longshore-none", &diag), SHORE_EMISSING);
+    assert_int_equal(shore__file_may_be_made("/dev/null", &diag), SHORE_EINPUT);
+    assert_int_equal(symlink("nothing.volume", name), 0);
+    assert_int_equal(shore__file_may_be_made(name, &diag), SHORE_EEXISTS);
+    assert_int_equal(create_file(name, SPAN, SHORE_IO_AUTO, true, &file, &diag), SHORE_EEXISTS);
+    unlink(name);
+    if (geteuid()) { /* root may write anywhere */
+        assert_int_equal(mkdir(name, 0500), 0);
+        assert_int_equal(shore__file_may_be_made(name, &diag), -EACCES);
+        rmdir(name);
+    }
     /* what is there is taken as it is */
     int fd = open(name, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
     close(fd);
