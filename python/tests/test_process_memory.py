@@ -1,5 +1,6 @@
 """memory_of="process": the process stays within memory=, and no bit changes."""
 
+import json
 import re
 
 import pytest
@@ -206,6 +207,10 @@ def test_a_plan_for_the_process_divides_memory_as_a_run_does(kept, tmp_path):
             assert engine.step().step == 1
             if memory > least:
                 assert {*engine._core.streams.fates.of.values()} == {Fate.KEEP}
+        of_run = json.loads((tmp_path / f"run{n}" / "plan.json").read_text())
+        for key in "memory", "minimum_bytes", "peak_bytes", "activations", "tokens", "budget_bytes":
+            assert of_run[key] == found[key], key
+        assert {*of_run} == {*found} and of_run["what_if"]
     with pytest.raises(ValueError, match="plan each model alone"):
         longshore.plan([gpt2(), gpt2()], [batch, batch], memory_of="process")
 

@@ -124,6 +124,8 @@ def sizes(inputs):
 class DeviceMemory:
     """Keeps one engine's device within its DeviceBudget. Without one it does nothing."""
 
+    planned = None  # as of ProcessMemory
+
     def __init__(self, streams, plan):
         self.streams, self.plan, self.budget = streams, plan, plan.gpu_memory
         # sizes of inputs, {whether gradients are computed: [...]}: the largest that were measured; those of passes that

@@ -6,6 +6,7 @@ import logging
 import os
 
 from ..errors import LongshoreError
+from ..model.fates import only_once
 from . import forecast
 
 _log = logging.getLogger("longshore")
@@ -15,6 +16,7 @@ def keep(core, trace, machine):
     """Writes the plan of a step, in place of the one before. trace: what the step computes. machine: the Machine by
     whose rates it is made."""
     state, streams, plan = core.state, core.streams, core.plan
+    of_process = plan.process is not None and not trace.why
     case = forecast.Case(
         name=type(core.module).__name__,
         blocks=core.layout.blocks,
@@ -22,11 +24,13 @@ def keep(core, trace, machine):
         how={**core.how, "trace": plan.trace_steps},
         machine=machine,
         drives=state.drives,
-        memory=plan.budget_bytes,
+        memory=plan.budget_bytes if plan.process is None else plan.process.limit,
         device=None if streams.device is None else streams.device.device,
         gpu_memory=plan.gpu_memory,
         pinned_memory=core.how.get("pinned_memory"),
         room=state.scratch_bytes,
+        whole=trace if of_process else None,
+        once=only_once(core.module, trace) if of_process else frozenset(),
     )
     path = os.path.join(state.path, "plan.json")
     beside = f"{path}.new"

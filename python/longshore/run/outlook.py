@@ -62,6 +62,10 @@ class Outlook:
         trace = clock.trace()
         if trace is not None:
             self._plan(trace)
+        memory = self.core.device_memory
+        if memory.planned is not None:
+            kept_plan.keep(self.core, memory.planned, self.drift.machine)
+            memory.planned = None
         passes, self.passes = self.passes, []
         if self.core.ranks.size == 1:
             self._watch(passes, metrics)

@@ -166,6 +166,7 @@ class ProcessMemory:
         self.beyond = 0  # bytes by which a step went beyond memory=, which later ones leave free
         self.before = 0  # the process's peak before the step
         self.gathers = False  # a step has begun
+        self.planned = None  # the Trace of the last pass that was planned for, until its plan is kept
         self.drift = None  # the Drift, once rates have changed
         streams.fates = Fates()
         self.guard = allocator.Guard(self.limit, reserve(self.process.limit) // 2)
@@ -210,7 +211,7 @@ class ProcessMemory:
             batch = max(batches, key=lambda each: sizes(each)[0])
             if (trace := self._trace(batch if several else batch)) is not None:
                 adds = self._plan(trace, wanted[1], wanted[2], streams.turns is None and not self.gathers)
-                self.planned_for = *wanted[:2], adds
+                self.planned_for, self.planned = (*wanted[:2], adds), trace
         self.guard.keep(count == 1)
         self.gathers = True
 
