@@ -106,6 +106,30 @@ def test_micro_batches_in_turns(tmp_path):
         assert charges["before_forward"] >= 0.04 and charges["forward"] >= 0.1 and charges["backward"] >= 0.12
 
 
+def test_hooks_of_the_optimizers_step_are_a_part_of_it(tmp_path):
+    def wait(*_):
+        time.sleep(0.05)
+
+    def closure():
+        time.sleep(0.04)
+        loss = engine(X).sum()
+        loss.backward()
+        return loss
+
+    with engine_of(tmp_path / "run", slow(0.05)) as engine:
+        engine.optimizer.register_step_pre_hook(wait)
+        engine.optimizer.register_step_post_hook(wait)
+        for way in (None, closure, None):
+            if way is None:
+                engine(X).sum().backward()
+            engine.optimizer.step(way)
+            engine.optimizer.zero_grad()
+            engine.settle()
+    first, second, third = checked(tmp_path / "run")
+    assert first["update"] >= 0.05  # what follows the step counts to the next one
+    assert second["update"] >= 0.1 and third["update"] >= 0.1 and second["before_forward"] >= 0.04
+
+
 def test_accumulated_passes_and_a_skipped_step(tmp_path):
     with engine_of(tmp_path / "run", slow(0.03), on_nonfinite="skip") as engine:
         engine.accumulate = 2

@@ -158,6 +158,23 @@ def rebind(scheduler, optimizer):
     return scheduler
 
 
+def _with_hooks(step):
+    """step() as PyTorch makes it, which calls its hooks: what they take is charged to the update."""
+    hooked = torch.optim.Optimizer.profile_hook_step(step)
+
+    @functools.wraps(hooked)
+    def charged(self, *args, **kwargs):
+        charges = self.core.cycle.open_state("step").charges
+        charges.turn(lib.SHORE_CHARGE_UPDATE)
+        try:
+            return hooked(self, *args, **kwargs)
+        finally:
+            charges.turn(lib.SHORE_CHARGE_BETWEEN)
+
+    charged.hooked = True  # PyTorch wraps it no more
+    return charged
+
+
 class Optimizer(torch.optim.Optimizer):
     """engine.optimizer: live parameter groups, and a state that lies on the drives. The next step uses what a script
     or a scheduler writes into the groups."""
@@ -186,16 +203,21 @@ class Optimizer(torch.optim.Optimizer):
         else:
             self.given.param_groups = groups
 
+    @_with_hooks
     def step(self, closure=None):
         """Calls engine.step(), unless nothing has a gradient. Returns the loss of the closure, if there is one."""
         loss = None
+        charges = self.core.state.charges
         if closure is not None:
+            charges.turn(lib.SHORE_CHARGE_BETWEEN)
             with torch.enable_grad():
                 loss = closure()
+            charges.turn(lib.SHORE_CHARGE_UPDATE)
         self.core.cycle.open_state("step")
         if self.core.gradients.has_any():
             self.core.engine.step()
             self.core.gradients.adds = True
+            charges.turn(lib.SHORE_CHARGE_UPDATE)  # hooks follow
         return loss
 
     @property
