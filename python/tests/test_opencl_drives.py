@@ -1,6 +1,7 @@
 """Drives that compute on an OpenCL device: the bits of any other drive, moves, and what is refused."""
 
 import pytest
+import torch
 
 import longshore
 from lives import make, train
@@ -59,3 +60,5 @@ def test_what_is_wrong_is_said_before_anything_is_made(tmp_path, cache, monkeypa
         assert not (tmp_path / "run").exists() and not list((tmp_path / "a").iterdir())
     with pytest.raises(ValueError, match="opencl:.* has memory that cannot be foreseen"):
         make(tmp_path / "run", [f"opencl:{a}"], 7, memory="1GiB", memory_of="process")
+    with pytest.raises(ValueError, match="opencl:.* has memory that cannot be foreseen"):
+        longshore.plan(torch.nn.Linear(8, 8), torch.zeros(2, 8), drives=[f"opencl:{a}"], memory_of="process")

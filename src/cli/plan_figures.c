@@ -56,6 +56,8 @@ static json_t *notes_json(const struct shore__plan_report *r) {
     if (o->forecast.gathers)
         json_array_append_new(list, json_string("forward fetches the rows of the embedding that a batch looks up, and "
                                                 "not all of it (--gather)"));
+    else if (o->settings->gather == SHORE__ON && o->facts.model->arch.tied)
+        json_array_append_new(list, json_string(SHORE__GATHER_TIED));
     if (o->forecast.budget_bytes < o->settings->memory_bytes)
         json_array_append_new(list, json_sprintf("%s has no more memory that can be pinned", o->machine->name));
     if (!o->facts.one_memory)

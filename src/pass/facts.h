@@ -48,6 +48,7 @@ struct shore__facts {
     bool gathers; /* of a plan: forward fetches the rows of the embedding that the batch looks up */
 };
 
+#define SHORE__GATHER_TIED "--gather on changes nothing: the embedding is tied to the head, which reads all of it"
 /* Whether forward may gather rows: a tied embedding comes for the head, and the package has it whole. */
 static inline bool shore__may_gather(const struct shore__facts *f) {
     return f->gather != SHORE__OFF && !f->model->arch.tied && !f->lora_rank;

@@ -116,6 +116,8 @@ same "the far side dies" "$rc $(digest)" "0 $wanted"
 agrees "tied" --init "$place/tied.json" --drive "${d[0]}"
 same "tied parameters" "$rows_parameters" "$parameters"
 grep -q "gather.*tied" "$place/log" && ok "tied, said" || fail "a tied embedding is not said"
+must plan --init "$place/tied.json" --gather on --json
+grep -q '"notes":\["--gather on changes nothing' "$place/log" && ok "tied, planned" || fail "a plan does not say that it is tied"
 
 # A plan counts the bytes of steps whose tokens are spread evenly.
 perl -e 'print pack("V256", 20240520, 1, 40000, (0) x 253); my $s = 1;

@@ -120,7 +120,7 @@ def _case(model, batch, machine, loss_fn, lora, given):
     model, name = _module(model)
     batch = _batch(model, batch)
     drives, given = _drives(given, machine)
-    options, numbers = _options(model, given)
+    options, numbers = _options(model, {**given, "drives": drives})
     compute = tree.dtype_of(model)
     options.check_storage(compute)
     device = _device(model, options, machine)
