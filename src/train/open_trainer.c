@@ -111,8 +111,7 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     if (!rc) rc = shore__plan_training(&t->facts, s->memory_bytes, &t->plan, NULL, diag);
     if (rc) return rc;
     t->facts.gathers = t->plan.gathers;
-    if (s->gather == SHORE__ON && !t->plan.gathers)
-        train_note(t, SHORE__GATHER_TIED);
+    if (s->gather == SHORE__ON && !t->plan.gathers) train_note(t, SHORE__GATHER_TIED);
     pace_computing(t);
     if (t->events->planned) t->events->planned(t->events->ctx, &t->facts, &t->plan);
     if (t->plan.hole_bytes) shore__heap_keep(true);
