@@ -71,6 +71,8 @@ bad "too little memory" "1.00 MiB of memory on the OpenCL device .* is too littl
 bad "more than it has" "opencl memory=.*: the device .* has" --drive "$e" --opencl memory=900TiB
 echo nothing >"$place/x.bin"
 bad "a binary for another device" "x.bin: is no program for the device" --drive "$e" --opencl "binary=$place/x.bin"
+mkfifo "$place/pipe"
+bad "a binary that is no file" "pipe: cannot be read: Invalid argument" --drive "$e" --opencl "binary=$place/pipe"
 bad "no such binary" "gone.bin: cannot be read" --drive "$e" --opencl "binary=$place/gone.bin"
 bad "twice" "is given twice" --drive "$place/e" "$e"
 XDG_CACHE_HOME=$place/x.bin bad "a cache that PoCL cannot write" "a platform is here, but it gives no device; PoCL .*POCL_CACHE_DIR" --drive "$e"

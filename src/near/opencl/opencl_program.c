@@ -1,5 +1,6 @@
 #include "near/opencl/opencl_program.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,9 +35,10 @@ static void find_cache(struct shore__cl_program *p) {
 static unsigned char *read_all(const char *file, size_t *bytes) {
     struct stat st;
     unsigned char *data = NULL;
-    FILE *f = fopen(file, "re");
-    if (f && !fstat(fileno(f), &st) && S_ISREG(st.st_mode) && (data = malloc((size_t)st.st_size + 1)))
-        *bytes = fread(data, 1, (size_t)st.st_size, f);
+    bool there = !stat(file, &st);
+    if (there && !S_ISREG(st.st_mode)) errno = EINVAL; /* opening a pipe waits for ever */
+    FILE *f = there && S_ISREG(st.st_mode) ? fopen(file, "re") : NULL;
+    if (f && (data = malloc((size_t)st.st_size + 1))) *bytes = fread(data, 1, (size_t)st.st_size, f);
     if (f) fclose(f);
     return data;
 }
