@@ -105,6 +105,7 @@ static void options_are_checked(void **state) {
     refused("", "device=no such thing", SHORE_EUSAGE, "there is no such device; there are: 0 ");
     refused("", "device=99", SHORE_EUSAGE, "there is no such device");
     refused("", "colour=red", SHORE_EUSAGE, "takes device=NAME|INDEX, memory=SIZE and binary=FILE");
+    refused("", "device=0,memory=1GiB,device=1", SHORE_EUSAGE, "device is given twice");
     refused("", "memory", SHORE_EUSAGE, "not 'memory'");
     refused("", "memory=much", SHORE_EUSAGE, "takes a size such as 2GiB, not 'much'");
     refused("", "memory=1000TB", SHORE_EUSAGE, "909.49 TiB: the device");
