@@ -95,20 +95,22 @@ def test_wrap_takes_the_minimum_and_refuses_a_mebibyte_less(tmp_path):
 
 
 def test_what_a_step_moves_is_what_metrics_count(tmp_path):
-    memory = 24 * MIB
+    """At the least memory, which can be divided in one way only. With more, the measured second step may divide it
+    otherwise than the plan did, as fast as the machine computes just then."""
 
     def make():
         return nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(8)))
 
+    memory = longshore.plan(make(), (torch.randn(4, 512),))["minimum_bytes"]
     found = longshore.plan(make(), (torch.randn(4, 512),), memory=memory)
     engine = longshore.wrap(make(), run=tmp_path / "run", memory=memory, lr=1e-4)
-    for _ in range(8):  # the second is measured, and memory divided again
+    for _ in range(4):
         engine.backward(engine(torch.randn(4, 512)).sum())
         engine.step()
     engine.close()
     told = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
-    for key, within in {"drive_read_bytes": 0.15, "drive_write_bytes": 0.15, "link_bytes": 0.25}.items():
-        assert found[key] == pytest.approx(told[key], rel=within), key
+    for key in ("drive_read_bytes", "drive_write_bytes", "link_bytes"):
+        assert found[key] == pytest.approx(told[key], rel=0.01), key
 
 
 def test_the_model_lies_on_the_meta_device_or_has_values_or_is_a_configuration(tmp_path):
