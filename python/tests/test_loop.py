@@ -99,6 +99,7 @@ def test_same_bits_where_state_stays_in_memory(tmp_path, seed, monkeypatch, how)
         model.register_parameter("unused", torch.nn.Parameter(torch.ones(900000)))
         with engine_for(model, tmp_path, f"run{n}", monkeypatch=monkeypatch, **how) as engine:
             engine._core.plan.spare_bytes, engine._core.plan.aside_bytes = spare, 0
+            engine._core.plan.again = None  # which would hold as much of it as fits
             engine._core.gradients.room = engine._core.gradients.most_bytes(True)
             engine._core.gradients.open(engine._core.state)
             for i, batch in enumerate(x):

@@ -35,6 +35,7 @@ class Outlook:
         self.took = deque(maxlen=STEPS)  # seconds, since it was planned
         self.told = False  # that no other plan saves enough time since rates have changed
         self.passes = []  # sizes of the inputs of the step that gathers
+        self.better = None  # (the Division of now, a faster one that the next step begins with, tokens)
 
     @functools.cached_property
     def drift(self):
@@ -45,6 +46,8 @@ class Outlook:
     def before_pass(self, inputs):
         """A forward pass of training begins."""
         core, found = self.core, sizes(inputs)
+        if self.better is not None and not core.cycle.forwards:
+            self._divide()
         self.passes.append(found)
         if self.largest is None or larger(self.largest, found) != self.largest:
             self.largest = found if self.largest is None else larger(self.largest, found)
@@ -83,10 +86,25 @@ class Outlook:
             now, other = core.plan.again(trace, streams.slots, drift.rates())
         except LongshoreError:
             return
-        old = now.times.step_seconds
-        faster = other.times.step_seconds < FASTER * old
-        if faster and streams.device is None and not core.plan.taken_bytes and self._apply(other):
-            now = other
+        faster = other.times.step_seconds < FASTER * now.times.step_seconds
+        if faster and streams.device is None and not core.plan.taken_bytes:
+            self.better = now, other, tokens
+        else:
+            self._say(now, now, tokens)
+        kept_plan.keep(core, trace, drift.machine)
+
+    def _divide(self):
+        """Divides memory anew before the first pass of a step, where what a script wrote since the last one is part of
+        that one. Gradients that the script keeps would be lost: while there are any, memory stays as it is."""
+        gradients = self.core.gradients
+        if gradients.adds or gradients.has_pass or any(block.arrived for block in gradients.blocks):
+            return
+        (now, other, tokens), self.better = self.better, None
+        self._say(now, other if self._apply(other) else now, tokens)
+
+    def _say(self, before, now, tokens):
+        """Says what a step takes. before, now: the Division until now, and from now on."""
+        drift, old = self.drift, before.times.step_seconds
         again = ", planned again" if self.planned is not None else ""
         self.planned = now.times.step_seconds
         self.took.clear()
@@ -99,10 +117,9 @@ class Outlook:
         )
         if drift.what:
             took = f"a step takes {native.seconds(self.planned)} instead of {native.seconds(old)}"
-            self.drifted(now is other, f": by simulation, {took}")
-        elif now is other:
+            self.drifted(now is not before, f": by simulation, {took}")
+        elif now is not before:
             drift.divided()
-        kept_plan.keep(core, trace, drift.machine)
 
     def drifted(self, divided, more=""):
         """Says that memory is planned again, since rates have changed, and records it. divided: otherwise than before;
