@@ -95,7 +95,7 @@ def beside_a_full_one(where, path):
         except longshore.BudgetError as said:
             return native.size(re.search(r"minimum ([0-9.]+ \w+)", str(said))[1])
 
-    memory, out = least() + least(trains=False) + (2 << 20), {}
+    memory, out = least() + least(trains=False) + (8 << 20), {}  # and the drives' ring
     for n in range(2):
         torch.manual_seed(5)
         model, teacher = layers(), layers()
