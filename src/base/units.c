@@ -213,7 +213,7 @@ struct shore__written shore__format_time_of_day(int64_t seconds) {
     return out;
 }
 
-static uint64_t (*clock_of_a_test)(void);
+static uint64_t (*_Atomic clock_of_a_test)(void); /* set while threads of drives ask */
 
 void shore__set_clock(uint64_t (*now_ns)(void)) {
     clock_of_a_test = now_ns;
@@ -221,7 +221,8 @@ void shore__set_clock(uint64_t (*now_ns)(void)) {
 
 uint64_t shore__now_ns(void) {
     struct timespec t;
-    if (clock_of_a_test) return clock_of_a_test();
+    uint64_t (*of_a_test)(void) = clock_of_a_test;
+    if (of_a_test) return of_a_test();
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
 }
