@@ -150,11 +150,10 @@ static void a_lost_link_loses_only_the_request(void **state) {
 
 /* ---- many threads ------------------------------------------------------------------------------------------------ */
 
+static float ones[500][COLUMNS];
+
 static void *add_ones(void *ctx) {
     struct world *w = ctx;
-    static float ones[500][COLUMNS];
-    for (uint32_t i = 0; i < 500 * COLUMNS; i++)
-        (&ones[0][0])[i] = 1;
     for (uint32_t round = 0; round < 40; round++) {
         struct shore_wait wait;
         struct shore_diag diag;
@@ -172,6 +171,8 @@ static void no_addition_of_many_threads_is_lost(void **state) {
     struct world w;
     world_open(&w, "frf");
     memset(value, 0, sizeof value);
+    for (uint32_t i = 0; i < 500 * COLUMNS; i++)
+        (&ones[0][0])[i] = 1;
     for (int i = 0; i < 4; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, add_ones, &w), 0);
     for (int i = 0; i < 4; i++) {
