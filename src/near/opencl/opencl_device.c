@@ -12,9 +12,9 @@ enum { DEVICES_MOST = 64, PLATFORMS_MOST = 16 };
 static int parse_item(const char *item, struct shore__opencl_options *out, struct shore_diag *diag) {
     const char *value = strchr(item, '=');
     size_t key = value ? (size_t)(value++ - item) : 0;
-    if (key == 6 && ((*out->device && strncmp(item, "device", key) == 0) ||
-                     (out->memory && strncmp(item, "memory", key) == 0) ||
-                     (*out->binary && strncmp(item, "binary", key) == 0)))
+    if (key == 6 &&
+        ((*out->device && strncmp(item, "device", key) == 0) || (out->memory && strncmp(item, "memory", key) == 0) ||
+         (*out->binary && strncmp(item, "binary", key) == 0)))
         return shore__fail(diag, SHORE_EUSAGE, "opencl %.6s is given twice", item);
     if (key == 6 && strncmp(item, "device", key) == 0 && *value) {
         snprintf(out->device, sizeof out->device, "%s", value);
