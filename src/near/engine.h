@@ -20,11 +20,10 @@ struct shore__engine_block {
 
 struct shore__engine_job {
     /* in, borrowed until the job is reaped */
-    struct shore_update update;              /* of this chunk alone; without a gather list for a device */
-    unsigned char *plane[SHORE_PLANE_COUNT]; /* updated in place; NULL: not stored */
-    struct shore__engine_block *blocks;      /* for a device: of each block of the chunk */
-    uint32_t *starts;                        /* for a device: room for SHORE__ENGINE_START_WORDS of each block */
-    uint32_t slot;                           /* for a device: which of its memories has the planes; one job at a time */
+    struct shore_update update;         /* of this chunk alone; without a gather list for a device */
+    struct shore__engine_block *blocks; /* for a device: of each block of the chunk */
+    uint32_t *starts;                   /* for a device: room for SHORE__ENGINE_START_WORDS of each block */
+    uint32_t slot;                      /* for a device: which of its memories has the planes; one job at a time */
     int (*here)(struct shore__engine_job *job); /* computes it on this host. Returns rc, with a sentence in diag */
     void *user;
     /* out */

@@ -108,6 +108,15 @@ static int compute_here(struct shore__engine_job *work) {
     return shore__chunk_update(&c->l->front.config, &work->update, &c->stored, &c->stored, &work->diag);
 }
 
+/* The chunk's planes lie one behind the other. Returns where they end. */
+static unsigned char *lay_planes(const struct shore__drive_config *config, struct chunk *c, unsigned char *at) {
+    for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
+        c->stored.plane[plane] = at;
+        at += (size_t)config->chunk_segments * config->plane_bytes[plane];
+    }
+    return at;
+}
+
 struct shore__pipeline *shore__pipeline_new(struct shore__local *l) {
     size_t nops = shore__local_chunk_ops(&l->front.config);
     size_t chunk_bytes = sizeof(struct chunk) + nops * sizeof(struct shore__io_op);
@@ -119,10 +128,7 @@ struct shore__pipeline *shore__pipeline_new(struct shore__local *l) {
     struct shore__io_op *ops = (struct shore__io_op *)(void *)&p->chunk[p->nchunks];
     unsigned char *at = l->ring;
     for (uint32_t i = 0; i < p->nchunks; i++) {
-        for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
-            p->chunk[i].stored.plane[plane] = at;
-            at += (size_t)l->front.config.chunk_segments * l->front.config.plane_bytes[plane];
-        }
+        at = lay_planes(&l->front.config, &p->chunk[i], at);
         p->chunk[i].l = l;
         p->chunk[i].work.here = compute_here;
         p->chunk[i].work.user = &p->chunk[i];
@@ -142,13 +148,10 @@ struct shore__pipeline *shore__pipeline_new(struct shore__local *l) {
 int shore__pipeline_attach(struct shore__pipeline *p, struct shore_diag *diag) {
     int rc = 0;
     for (uint32_t i = 0; p->on_device && !rc && i < p->nchunks; i++) {
-        struct chunk *c = &p->chunk[i];
-        unsigned char *planes = c->stored.plane[0];
+        unsigned char *planes = p->chunk[i].stored.plane[0];
         rc = shore__opencl_attach(p->l->engine, i, &planes, diag);
-        for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
-            c->work.plane[plane] = c->stored.plane[plane] = planes;
-            planes += (size_t)p->l->front.config.chunk_segments * p->l->front.config.plane_bytes[plane];
-        }
+        lay_planes(&p->l->front.config, &p->chunk[i], planes);
     }
-    return rc || !p->on_device ? rc : shore__on_device_check(p->l, &p->chunk[0].work, diag);
+    if (rc || !p->on_device) return rc;
+    return shore__on_device_check(p->l, &p->chunk[0].work, p->chunk[0].stored.plane[0], diag);
 }

@@ -47,10 +47,11 @@ void shore__on_device_lay_out(struct shore__engine_job *job, unsigned char *at, 
     job->starts = (uint32_t *)(void *)((unsigned char *)job->blocks + (size_t)segments * BLOCKS_BYTES);
 }
 
-int shore__on_device_check(struct shore__local *l, struct shore__engine_job *job, struct shore_diag *diag) {
+int shore__on_device_check(struct shore__local *l, struct shore__engine_job *job, unsigned char *planes,
+                           struct shore_diag *diag) {
     double seconds;
     char note[500];
-    int rc = shore__opencl_check(l->engine, job->plane[0], job->blocks, job->starts, &seconds, diag);
+    int rc = shore__opencl_check(l->engine, planes, job->blocks, job->starts, &seconds, diag);
     if (rc || seconds == 0 || !l->front.config.note) return rc;
     snprintf(note, sizeof note, "%s: compiling kernels for the OpenCL device %s and testing it took %s",
              l->volume.file.path, l->engine->ops->name(l->engine), shore__format_seconds(seconds).text);

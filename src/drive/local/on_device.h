@@ -14,7 +14,8 @@ size_t shore__on_device_segment_bytes(void);
 void shore__on_device_lay_out(struct shore__engine_job *job, unsigned char *at, uint32_t segments);
 
 /* Tests the device with a job's memory, which is idle, and says how long compiling took. */
-int shore__on_device_check(struct shore__local *l, struct shore__engine_job *job, struct shore_diag *diag);
+int shore__on_device_check(struct shore__local *l, struct shore__engine_job *job, unsigned char *planes,
+                           struct shore_diag *diag);
 
 /* Says where the elements lie, and puts a gathered gradient into the room that starts at gradient. */
 int shore__on_device_prepare(const struct shore__drive_config *config, struct shore__engine_job *job,
