@@ -46,10 +46,9 @@ struct opencl {
     struct shore__cl_program program;
     cl_kernel kernel[KERNELS];
     cl_mem codes;
-    bool shared; /* the kernel works on planes where they are */
-    bool whole;  /* kernel[0] is that of hls/: it takes a chunk at once, in any form */
-    uint64_t state_bytes;
-    char name[300];
+    bool shared;                        /* the kernel works on planes where they are */
+    bool whole;                         /* kernel[0] is that of hls/: it takes a chunk at once, in any form */
+    uint64_t at[SHORE_PLANE_COUNT + 1]; /* where each plane of a slot's state begins; the last: where all end */
     struct slot slot[];
 };
 
@@ -166,29 +165,23 @@ static void planes_in(struct opencl *o, struct slot *s, uint32_t count) {
     if (s->mapped && went_well(s, "clEnqueueUnmapMemObject",
                                o->cl->clEnqueueUnmapMemObject(s->queue, s->state, s->planes, 0, NULL, NULL)))
         s->mapped = false;
-    size_t at = 0;
-    for (int p = 0; p <= SHORE_PLANE_V; p++) {
-        if (bytes[p] && !o->shared && !s->failed)
+    for (int p = 0; p <= SHORE_PLANE_V && !o->shared; p++)
+        if (bytes[p] && !s->failed)
             went_well(s, "clEnqueueWriteBuffer",
-                      o->cl->clEnqueueWriteBuffer(s->queue, s->state, CL_FALSE, at, (size_t)count * bytes[p],
-                                                  s->planes + at, 0, NULL, NULL));
-        at += (size_t)o->config.chunk_segments * bytes[p];
-    }
+                      o->cl->clEnqueueWriteBuffer(s->queue, s->state, CL_FALSE, o->at[p], (size_t)count * bytes[p],
+                                                  s->planes + o->at[p], 0, NULL, NULL));
 }
 
 static void planes_out(struct opencl *o, struct slot *s, uint32_t count) {
     const uint32_t *bytes = o->config.plane_bytes;
     cl_int code = 0;
-    size_t at = 0;
-    if (o->shared && !s->failed && o->device.unified) {
-        o->cl->clEnqueueMapBuffer(s->queue, s->state, CL_FALSE, CL_MAP_READ | CL_MAP_WRITE, 0, o->state_bytes, 0, NULL,
-                                  NULL, &code);
+    if (o->device.unified && !s->failed) {
+        o->cl->clEnqueueMapBuffer(s->queue, s->state, CL_FALSE, CL_MAP_READ | CL_MAP_WRITE, 0, o->at[SHORE_PLANE_COUNT],
+                                  0, NULL, NULL, &code);
         s->mapped = went_well(s, "clEnqueueMapBuffer", code);
     }
-    for (int p = 0; p <= SHORE_PLANE_V && !o->shared; p++) {
-        if (bytes[p]) start_read(o, s, s->state, at, s->planes + at, (size_t)count * bytes[p], NULL);
-        at += (size_t)o->config.chunk_segments * bytes[p];
-    }
+    for (int p = 0; p <= SHORE_PLANE_V && !o->shared; p++)
+        if (bytes[p]) start_read(o, s, s->state, o->at[p], s->planes + o->at[p], (size_t)count * bytes[p], NULL);
 }
 
 static size_t gradient_bytes(const struct shore_update *u) {
@@ -223,9 +216,7 @@ static void queue_job(struct opencl *o, struct slot *s, struct shore__engine_job
     const size_t params_bytes = u->params_out ? elems * (o->config.fp32_params ? 4 : 2) : 0;
     const bool sparse = u->form == SHORE_GRADIENT_SPARSE;
     const cl_uint params_form = !u->params_out ? 0 : o->config.fp32_params ? 2 : 1;
-    cl_uint at[SHORE_PLANE_COUNT + 1] = {0}, arg = 0;
-    for (int p = 0; p < SHORE_PLANE_COUNT; p++)
-        at[p + 1] = at[p] + o->config.chunk_segments * o->config.plane_bytes[p];
+    cl_uint arg = 0;
     planes_in(o, s, u->count);
     cl_kernel kernel = o->kernel[o->whole ? 0 : u->form];
     const unsigned char *codes = u->gradient;
@@ -238,8 +229,10 @@ static void queue_job(struct opencl *o, struct slot *s, struct shore__engine_job
     set(o, s, kernel, arg++, sizeof gradient, &gradient);
     if (sparse || o->whole) set(o, s, kernel, arg++, sizeof starts, sparse ? &starts : NULL);
     set(o, s, kernel, arg++, sizeof s->state, &s->state);
-    for (int p = SHORE_PLANE_LO; p <= SHORE_PLANE_V; p++)
-        set(o, s, kernel, arg++, sizeof at[p], &at[p]);
+    for (int p = SHORE_PLANE_LO; p <= SHORE_PLANE_V; p++) {
+        const cl_uint at = (cl_uint)o->at[p];
+        set(o, s, kernel, arg++, sizeof at, &at);
+    }
     set(o, s, kernel, arg++, sizeof params, params_bytes ? &params : NULL);
     set(o, s, kernel, arg++, sizeof params_form, &params_form);
     set(o, s, kernel, arg++, sizeof flags, &flags);
@@ -314,7 +307,7 @@ static struct shore__engine_job *opencl_reap(struct shore__engine *engine, bool 
 }
 
 static const char *opencl_name(const struct shore__engine *engine) {
-    return opencl_of(engine)->name;
+    return opencl_of(engine)->device.name;
 }
 
 static void opencl_close(struct shore__engine *engine) {
@@ -424,10 +417,9 @@ int shore__opencl_open(struct shore__opencl_config *config, struct shore__engine
         opencl_close(&o->engine);
         return rc;
     }
-    snprintf(o->name, sizeof o->name, "%s", o->device.name);
     o->shared = o->device.unified || o->device.p2p;
     for (int p = 0; p < SHORE_PLANE_COUNT; p++)
-        o->state_bytes += (uint64_t)o->config.chunk_segments * o->config.plane_bytes[p];
+        o->at[p + 1] = o->at[p] + (uint64_t)o->config.chunk_segments * o->config.plane_bytes[p];
     config->chunk_segments = o->config.chunk_segments;
     config->slots = o->config.slots;
     *out = &o->engine;
@@ -450,15 +442,15 @@ int shore__opencl_attach(struct shore__engine *engine, uint32_t slot, unsigned c
     const char *function = "clCreateBuffer";
     cl_mem_flags flags = o->device.unified ? CL_MEM_USE_HOST_PTR : o->device.p2p ? P2P_POINTER : 0;
     s->planes = *planes;
-    s->state = o->cl->clCreateBuffer(o->context, CL_MEM_READ_WRITE | flags, o->state_bytes,
+    s->state = o->cl->clCreateBuffer(o->context, CL_MEM_READ_WRITE | flags, o->at[SHORE_PLANE_COUNT],
                                      o->device.unified ? (void *)*planes
                                      : o->device.p2p   ? (void *)&where
                                                        : NULL,
                                      &code);
     if (!code && o->shared) {
         function = "clEnqueueMapBuffer";
-        void *at = o->cl->clEnqueueMapBuffer(s->queue, s->state, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, 0, o->state_bytes,
-                                             0, NULL, NULL, &code);
+        void *at = o->cl->clEnqueueMapBuffer(s->queue, s->state, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, 0,
+                                             o->at[SHORE_PLANE_COUNT], 0, NULL, NULL, &code);
         s->mapped = !code && o->device.unified; /* Xilinx's stays mapped while kernels run */
         if (!code) *planes = s->planes = at;
     }
