@@ -7,18 +7,11 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "drive/layout.h"
-#include "near/gradient.h"
 #include "number/bf16.h"
 #include "number/gather.h"
 
 _Static_assert(SHORE_SEGMENT_ELEMS * sizeof(uint16_t) % SHORE__IO_ALIGN == 0, "segments are written alone");
 _Static_assert(SHORE_BUFFER_ALIGN_BYTES % SHORE__IO_ALIGN == 0, "buffers of callers are read into directly");
-
-size_t shore__gradient_segment_bytes(enum shore_gradient_form form) {
-    return form == SHORE_GRADIENT_FP32   ? SHORE_SEGMENT_ELEMS * sizeof(float)
-           : form == SHORE_GRADIENT_BF16 ? SHORE_SEGMENT_ELEMS * sizeof(uint16_t)
-                                         : 0;
-}
 
 struct shore_update shore__update_part(const struct shore__drive_config *config, const struct shore_update *whole,
                                        uint32_t segment, uint32_t count) {

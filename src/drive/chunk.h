@@ -4,8 +4,7 @@
 
 #include "drive/drive.h"
 #include "drive/moment_tiles.h"
-
-size_t shore__gradient_segment_bytes(enum shore_gradient_form form); /* 0: SPARSE, ROWS have no fixed size */
+#include "near/gradient.h"
 
 /* Whether the gradient lies on the drives. */
 static inline bool shore__update_is_spilled(const struct shore_update *update) {

@@ -13,6 +13,12 @@ static int open_code(const struct shore__gradient *g, uint32_t segment, struct s
     return end < begin ? SHORE_ECORRUPT : shore__sparse_open(codes + begin, end - begin, out);
 }
 
+size_t shore__gradient_segment_bytes(enum shore_gradient_form form) {
+    return form == SHORE_GRADIENT_FP32   ? SHORE_SEGMENT_ELEMS * sizeof(float)
+           : form == SHORE_GRADIENT_BF16 ? SHORE_SEGMENT_ELEMS * sizeof(uint16_t)
+                                         : 0;
+}
+
 int shore__gradient_open(struct shore__gradient *g, const struct shore_update *update, uint32_t *segment) {
     g->update = update;
     g->gather = (struct shore__gather_list){update->gather, update->ngather};

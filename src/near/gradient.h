@@ -17,6 +17,8 @@ struct shore__gradient {
     float tile[SHORE__GRADIENT_TILE_ELEMS];
 };
 
+size_t shore__gradient_segment_bytes(enum shore_gradient_form form); /* 0: SPARSE, ROWS have no fixed size */
+
 /* Opens the gradient or gather list of an update, which is borrowed. Checks every code and trusts none. It reads again
  * what it has checked, so nobody may write there. Errors: SHORE_ECORRUPT; *segment says where (from 0). */
 int shore__gradient_open(struct shore__gradient *g, const struct shore_update *update, uint32_t *segment);

@@ -7,6 +7,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "near/gradient.h"
 #include "near/moments.h"
 #include "near/opencl/opencl_program.h"
 #include "near/rule.h"
@@ -186,8 +187,7 @@ static void planes_out(struct opencl *o, struct slot *s, uint32_t count) {
 
 static size_t gradient_bytes(const struct shore_update *u) {
     return u->form == SHORE_GRADIENT_SPARSE ? u->offsets[u->count] - u->offsets[0]
-                                            : (size_t)u->count * SHORE_SEGMENT_ELEMS *
-                                                  (u->form == SHORE_GRADIENT_FP32 ? sizeof(float) : sizeof(uint16_t));
+                                            : u->count * shore__gradient_segment_bytes(u->form);
 }
 
 /* What the kernel of hls/ takes behind the arguments of update_sparse(): hls/kernel.h. */
