@@ -9,21 +9,25 @@
 
 enum { DEVICES_MOST = 64, PLATFORMS_MOST = 16 };
 
+/* What stands behind "key="; NULL: the item has another key. */
+static const char *value_of(const char *item, const char *key) {
+    const size_t bytes = strlen(key);
+    return strncmp(item, key, bytes) == 0 && item[bytes] == '=' ? item + bytes + 1 : NULL;
+}
+
 static int parse_item(const char *item, struct shore__opencl_options *out, struct shore_diag *diag) {
-    const char *value = strchr(item, '=');
-    size_t key = value ? (size_t)(value++ - item) : 0;
-    if (key == 6 &&
-        ((*out->device && strncmp(item, "device", key) == 0) || (out->memory && strncmp(item, "memory", key) == 0) ||
-         (*out->binary && strncmp(item, "binary", key) == 0)))
+    const char *device = value_of(item, "device"), *memory = value_of(item, "memory");
+    const char *binary = value_of(item, "binary");
+    if ((device && *out->device) || (memory && out->memory) || (binary && *out->binary))
         return shore__fail(diag, SHORE_EUSAGE, "opencl %.6s is given twice", item);
-    if (key == 6 && strncmp(item, "device", key) == 0 && *value) {
-        snprintf(out->device, sizeof out->device, "%s", value);
-    } else if (key == 6 && strncmp(item, "memory", key) == 0) {
-        if (shore__parse_size(value, &out->memory) || out->memory == 0)
+    if (device && *device) {
+        snprintf(out->device, sizeof out->device, "%s", device);
+    } else if (memory) {
+        if (shore__parse_size(memory, &out->memory) || out->memory == 0)
             return shore__fail(diag, SHORE_EUSAGE, "opencl memory takes a size such as 2GiB, not '%s'",
-                               shore__shown(value).text);
-    } else if (key == 6 && strncmp(item, "binary", key) == 0 && *value) {
-        if ((size_t)snprintf(out->binary, sizeof out->binary, "%s", value) >= sizeof out->binary)
+                               shore__shown(memory).text);
+    } else if (binary && *binary) {
+        if ((size_t)snprintf(out->binary, sizeof out->binary, "%s", binary) >= sizeof out->binary)
             return shore__fail(diag, SHORE_EUSAGE, "opencl binary: the path is too long");
     } else {
         return shore__fail(diag, SHORE_EUSAGE,
