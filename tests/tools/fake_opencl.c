@@ -1,9 +1,15 @@
 /* libOpenCL.so.1 in front of the real one: preloaded, or found first. FAKE_OPENCL has words that make it another
- * device: none              there is no platform                    discrete     memory of its own inexact divides and
- * takes roots roughly         p2p          drives write into its memory (Xilinx) flushing          drops denormal
- * numbers                  wrong        computes something else memory=BYTES      has that much memory lost=N:CODE from
- * the Nth event on, commands have failed FUNCTION=N:CODE   that function fails from its Nth call on A new value begins
- * to count anew. */
+ * device, and a new value begins to count anew:
+ *
+ *     none              there is no platform
+ *     discrete          memory of its own
+ *     p2p               drives write into its memory (Xilinx)
+ *     inexact           divides and takes roots roughly
+ *     flushing          drops denormal numbers
+ *     wrong             computes something else
+ *     memory=BYTES      has that much memory
+ *     lost=N:CODE       from the Nth event on, commands have failed
+ *     FUNCTION=N:CODE   that function fails from its Nth call on */
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl.h>
 #include <dlfcn.h>
