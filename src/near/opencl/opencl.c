@@ -464,7 +464,7 @@ int shore__opencl_check(struct shore__engine *engine, unsigned char *planes, str
     if (o->program.kept) return 0;
     const uint64_t start = shore__now_ns();
     struct shore_diag why = {0};
-    int rc = shore__engine_check(engine, &o->config, planes, blocks, starts, 16, &why);
+    int rc = shore__engine_check(engine, &o->config, planes, blocks, starts, &why);
     if (rc == SHORE_EUSAGE) return shore__fail(diag, rc, "OpenCL device %s %s", o->device.name, why.text);
     if (rc) return shore__fail_of(diag, rc, &why, "%s", why.text);
     *seconds = o->program.seconds + (double)(shore__now_ns() - start) * 1e-9;

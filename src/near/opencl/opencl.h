@@ -36,8 +36,8 @@ int shore__opencl_check(struct shore__engine *engine, unsigned char *planes, str
 /* Elements a second that the device updates with AdamW, after a test as above. The same errors. */
 int shore__opencl_rate(const char *options, double *rate, struct shore_diag *diag);
 
-/* The same test of any engine, in rounds of a segment each. config: its numbers; blocks and starts: of a segment. */
+/* The test alone, of any engine. config: its numbers; blocks and starts: of a segment. */
 int shore__engine_check(struct shore__engine *engine, const struct shore__opencl_config *config, unsigned char *planes,
-                        struct shore__engine_block *blocks, uint32_t *starts, uint32_t rounds, struct shore_diag *diag);
+                        struct shore__engine_block *blocks, uint32_t *starts, struct shore_diag *diag);
 
 #endif

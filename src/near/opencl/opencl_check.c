@@ -11,7 +11,13 @@
 #include "number/fpcontrol.h"
 #include "number/sparse.h"
 
-enum { ELEMS = SHORE_SEGMENT_ELEMS, BLOCKS = ELEMS / SHORE__ENGINE_BLOCK_ELEMS, FP32_BLOCKS = 4, GROUPS = 4 };
+enum {
+    ELEMS = SHORE_SEGMENT_ELEMS,
+    BLOCKS = ELEMS / SHORE__ENGINE_BLOCK_ELEMS,
+    FP32_BLOCKS = 4,
+    GROUPS = 4,
+    ROUNDS = 16
+};
 #define CODED (ELEMS - FP32_BLOCKS * SHORE__ENGINE_BLOCK_ELEMS) /* with 8-bit moments: these come first */
 
 struct check {
@@ -185,8 +191,7 @@ static int check_round(struct shore__engine *engine, struct check *c, uint32_t r
 }
 
 int shore__engine_check(struct shore__engine *engine, const struct shore__opencl_config *config, unsigned char *planes,
-                        struct shore__engine_block *blocks, uint32_t *starts, uint32_t rounds,
-                        struct shore_diag *diag) {
+                        struct shore__engine_block *blocks, uint32_t *starts, struct shore_diag *diag) {
     size_t room = 0, at = 0;
     for (int p = 0; p < SHORE_PLANE_COUNT; p++)
         room += config->plane_bytes[p];
@@ -205,7 +210,7 @@ int shore__engine_check(struct shore__engine *engine, const struct shore__opencl
         .starts = starts,
     };
     int rc = 0;
-    for (uint32_t round = 0; !rc && round < rounds; round++) {
+    for (uint32_t round = 0; !rc && round < ROUNDS; round++) {
         job.update.coefficient = round % 3 ? 1.0f : 0.37f;
         rc = check_round(engine, c, round, &job, diag);
     }
