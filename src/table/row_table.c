@@ -97,53 +97,51 @@ static int fill(struct shore_fleet *f, struct shore_diag *diag) {
     return rc ? rc : shore_fleet_seal(f, 0, diag);
 }
 
-static int table_new(const struct shore_table_options *given, struct shore_table_options *o, struct shore_table **out,
-                     struct shore_layout **layout, struct shore_diag *diag) {
+/* Makes or opens the fleet of a table that is as asked for. */
+typedef int starts(struct shore_table *t, const struct shore_layout *layout, struct shore_fleet_options *fleet,
+                   struct shore_diag *diag);
+
+static int table_new(const struct shore_table_options *given, starts *start, struct shore_table **out,
+                     struct shore_diag *diag) {
+    struct shore_table_options o;
+    struct shore_layout *layout = NULL;
     *out = NULL;
-    int rc = shore__sized_in(o, sizeof *o, given, "shore_table_options", diag);
+    int rc = shore__sized_in(&o, sizeof o, given, "shore_table_options", diag);
     if (rc) return rc;
     struct shore_table *t = calloc(1, sizeof *t);
     if (!t) return shore__out_of_memory(diag);
-    t->read_only = o->read_only;
-    t->is = asked_for(o);
-    pthread_mutex_init(&t->committing, NULL);
-    rc = layout_of(layout, diag);
-    if (rc) shore_table_close(t);
-    if (!rc) *out = t;
-    return rc;
-}
-
-/* Hands the table over, or closes it. */
-static int finish(struct shore_table *t, struct shore_layout *layout, int rc, struct shore_table **out) {
-    shore_layout_free(layout);
-    if (rc) shore_table_close(t);
-    *out = rc ? NULL : t;
-    return rc;
-}
-
-int shore_table_create(const struct shore_table_options *given, struct shore_table **out, struct shore_diag *diag) {
-    struct shore_table_options o;
-    struct shore_layout *layout = NULL;
-    struct shore_table *t;
-    int rc = table_new(given, &o, &t, &layout, diag);
-    *out = NULL;
-    if (rc) return rc;
     struct shore_fleet_options fleet = fleet_options(&o);
-    if (o.element > SHORE_TABLE_BF16)
-        rc = shore__fail(diag, -EINVAL, "rows are of BYTES, FP32 or BF16: there is no element %u", (unsigned)o.element);
-    else if (!is_table(&t->is))
-        rc = shore__fail(diag, -EINVAL,
-                         "a table has 1 to %u rows of 1 to %u bytes each, not %" PRIu64 " rows of %" PRIu64, UINT32_MAX,
-                         SHORE_TABLE_ROW_BYTES_MOST, t->is.rows, row_bytes(&t->is));
+    t->read_only = o.read_only;
+    t->is = asked_for(&o);
+    pthread_mutex_init(&t->committing, NULL);
+    rc = layout_of(&layout, diag);
+    if (!rc) rc = start(t, layout, &fleet, diag);
+    shore_layout_free(layout);
+    if (rc)
+        shore_table_close(t);
+    else
+        *out = t;
+    return rc;
+}
+
+static int create(struct shore_table *t, const struct shore_layout *layout, struct shore_fleet_options *fleet,
+                  struct shore_diag *diag) {
     unsigned char identity[KEPT_BYTES];
-    if (!rc) {
-        fleet.scratch_bytes = scratch_bytes(&t->is);
-        fleet.identity = identity;
-        fleet.identity_bytes = (uint32_t)(shore__fields_put(identity, kept_fields, &t->is) - identity);
-        rc = shore_fleet_create(layout, &fleet, &t->fleet, diag);
-    }
-    if (!rc) rc = fill(t->fleet, diag);
-    return finish(t, layout, rc, out);
+    if (t->is.element > SHORE_TABLE_BF16)
+        return shore__fail(diag, -EINVAL, "rows are of BYTES, FP32 or BF16: there is no element %u", t->is.element);
+    if (!is_table(&t->is))
+        return shore__fail(diag, -EINVAL,
+                           "a table has 1 to %u rows of 1 to %u bytes each, not %" PRIu64 " rows of %" PRIu64,
+                           UINT32_MAX, SHORE_TABLE_ROW_BYTES_MOST, t->is.rows, row_bytes(&t->is));
+    fleet->scratch_bytes = scratch_bytes(&t->is);
+    fleet->identity = identity;
+    fleet->identity_bytes = (uint32_t)(shore__fields_put(identity, kept_fields, &t->is) - identity);
+    int rc = shore_fleet_create(layout, fleet, &t->fleet, diag);
+    return rc ? rc : fill(t->fleet, diag);
+}
+
+int shore_table_create(const struct shore_table_options *options, struct shore_table **out, struct shore_diag *diag) {
+    return table_new(options, create, out, diag);
 }
 
 /* What the volumes say that they hold. */
@@ -169,17 +167,14 @@ static int read_kept(struct shore_table *t, struct shore_diag *diag) {
                        shore__format_size(info.scratch_bytes).text);
 }
 
-int shore_table_open(const struct shore_table_options *given, struct shore_table **out, struct shore_diag *diag) {
-    struct shore_table_options o;
-    struct shore_layout *layout = NULL;
-    struct shore_table *t;
-    int rc = table_new(given, &o, &t, &layout, diag);
-    *out = NULL;
-    if (rc) return rc;
-    struct shore_fleet_options fleet = fleet_options(&o);
-    rc = shore_fleet_open(layout, &fleet, &t->fleet, diag);
-    if (!rc) rc = read_kept(t, diag);
-    return finish(t, layout, rc, out);
+static int open_kept(struct shore_table *t, const struct shore_layout *layout, struct shore_fleet_options *fleet,
+                     struct shore_diag *diag) {
+    int rc = shore_fleet_open(layout, fleet, &t->fleet, diag);
+    return rc ? rc : read_kept(t, diag);
+}
+
+int shore_table_open(const struct shore_table_options *options, struct shore_table **out, struct shore_diag *diag) {
+    return table_new(options, open_kept, out, diag);
 }
 
 void shore_table_close(struct shore_table *t) {
@@ -250,13 +245,12 @@ int shore_table_scatter_add(struct shore_table *t, const uint32_t *row, uint32_t
 }
 
 int shore_table_commit(struct shore_table *t, struct shore_diag *diag) {
-    struct shore_fleet_info info = {.size = sizeof info};
     struct shore_wait wait;
     if (t->read_only) return shore__fail(diag, -EROFS, "the table was opened to be read only");
     pthread_mutex_lock(&t->committing);
-    shore_fleet_info(t->fleet, &info);
     shore_wait_init(&wait);
-    int rc = shore_fleet_commit(t->fleet, info.step, true, NULL, 0, shore_wait_completion(&wait));
+    const uint64_t step = shore__fleet_info(t->fleet).step;
+    int rc = shore_fleet_commit(t->fleet, step, true, NULL, 0, shore_wait_completion(&wait));
     rc = rc ? shore__fail(diag, rc, "the commit of a table was refused: %s", shore_error_text(rc))
             : shore_wait(&wait, diag);
     pthread_mutex_unlock(&t->committing);
