@@ -32,10 +32,6 @@ uint64_t shore__rows_value_bytes(unsigned function, uint32_t kind, uint64_t byte
     return wider ? 2 * bytes : bytes;
 }
 
-static bool is_scatter(const struct shore__call *c) {
-    return c->function == SHORE__SCATTER || c->function == SHORE__SCATTER_ADD;
-}
-
 static bool kind_fits(const struct shore__call *c, const struct shore__rows_argument *a) {
     if (c->function == SHORE__GATHER)
         return (a->kind == SHORE_FETCH_BF16 || a->kind == SHORE_FETCH_MASTER) && a->bytes % 2 == 0 && a->first % 2 == 0;
@@ -54,7 +50,7 @@ static int check(const struct shore__call *c, const struct shore__volume_desc *d
                 a.stripe % SHORE__ROWS_PAGE == 0 && kind_fits(c, &a) &&
                 (!a.per_stripe || (c->function != SHORE__GATHER && (uint64_t)a.per_stripe * a.bytes <= a.stripe)) &&
                 c->start % SHORE__ROWS_PAGE == 0 && c->bytes % SHORE__ROWS_PAGE == 0;
-    const bool scatters = is_scatter(c);
+    const bool scatters = shore__rows_are_given(c->function);
     if (good && !scatters) good = c->in_bytes && c->in_bytes % 4 == 0 && c->in_bytes / 4 <= UINT32_MAX;
     if (good && scatters) good = c->in_bytes > 8 && !c->out_bytes;
     return good ? 0 : shore__fail(diag, -EINVAL, "the argument of a request for rows describes no table");
@@ -163,7 +159,7 @@ static int go_through(struct work *k, bool writes, struct shore_diag *diag) {
 static int run(struct shore__reach *reach, const struct shore__call *c, struct shore_diag *diag) {
     struct work k = {.reach = reach, .call = c};
     const unsigned char *at = c->argument, *in = c->in;
-    const bool scatters = is_scatter(c);
+    const bool scatters = shore__rows_are_given(c->function);
     shore__fields_get(at, at + SHORE__ROWS_ARGUMENT_BYTES, argument_fields, &k.a);
     uint64_t count = scatters ? shore__get_u64(in) : c->in_bytes / 4, head = scatters ? 8 : 0;
     bool good = count <= (c->in_bytes - head) / 4 && count <= UINT32_MAX;

@@ -22,6 +22,10 @@ struct shore__rows_argument {
 #define SHORE__ROWS_ARGUMENT_BYTES 24u
 void shore__rows_argument_put(unsigned char out[SHORE__ROWS_ARGUMENT_BYTES], const struct shore__rows_argument *a);
 
+/* Whether rows go to the drives, which change theirs. */
+static inline bool shore__rows_are_given(unsigned function) {
+    return function == SHORE__SCATTER || function == SHORE__SCATTER_ADD;
+}
 /* Bytes that travel for a row of so many: to GATHER's host, or to the others' drives. */
 uint64_t shore__rows_value_bytes(unsigned function, uint32_t kind, uint64_t bytes);
 

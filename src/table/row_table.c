@@ -207,7 +207,7 @@ static int request(struct shore_table *t, unsigned function, const uint32_t *row
                    struct shore_completion done) {
     struct shore_diag why;
     const uint32_t bytes = (uint32_t)row_bytes(&t->is);
-    if (function != SHORE__GATHER_SCRATCH && t->read_only) return -EROFS;
+    if (shore__rows_are_given(function) && t->read_only) return -EROFS;
     if (function == SHORE__SCATTER_ADD && t->is.element == SHORE_TABLE_BYTES) return -EINVAL;
     for (uint32_t i = 0; i < count; i++) {
         if (row[i] < t->is.rows) continue;

@@ -23,7 +23,7 @@
 
 struct wanted {
     const uint32_t *row; /* ascending, each once */
-    uint32_t distinct, count;
+    uint32_t distinct;
     uint64_t *key; /* by row and place in the request; NULL: row[] is the request's own */
     uint32_t *own;
 };
@@ -34,7 +34,7 @@ static int by_key(const void *a, const void *b) {
 }
 
 static int want(struct wanted *w, const uint32_t *row, uint32_t count) {
-    *w = (struct wanted){.row = row, .distinct = count, .count = count};
+    *w = (struct wanted){.row = row, .distinct = count};
     if (shore__rows_valid(row, count, UINT64_MAX)) return 0;
     w->key = malloc(count * sizeof *w->key);
     w->row = w->own = malloc(count * sizeof *w->own);
@@ -71,6 +71,10 @@ struct request {
     unsigned char **place; /* by distinct row: its values in memory */
 };
 
+static struct request *request_of(struct shore__join *join) {
+    return (struct request *)(void *)join->tail;
+}
+
 static void give_back(struct request *q) {
     want_no_more(&q->wanted);
     free(q->place);
@@ -79,11 +83,11 @@ static void give_back(struct request *q) {
 
 /* Puts what came in the order of the request. */
 static void ended(struct shore__join *join) {
-    struct request *q = (struct request *)(void *)join->tail;
+    struct request *q = request_of(join);
     const struct shore__scratch_rows *r = &q->rows;
     const uint64_t bytes = shore__rows_value_bytes(r->function, r->kind, r->bytes);
-    const bool came = r->function == SHORE__GATHER || r->function == SHORE__GATHER_SCRATCH;
-    for (uint32_t i = 0, j = UINT32_MAX; !join->rc && came && q->memory && i < r->count; i++) {
+    const bool came = !join->rc && q->memory && !shore__rows_are_given(r->function);
+    for (uint32_t i = 0, j = UINT32_MAX; came && i < r->count; i++) {
         uint32_t at = wanted_at(&q->wanted, i, &j);
         const unsigned char *from = q->place ? q->place[j] : q->memory + j * bytes;
         memcpy((unsigned char *)r->values + at * bytes, from, bytes);
@@ -96,7 +100,7 @@ static struct shore__join *request_new(struct shore_fleet *f, const struct shore
                                        const struct shore__rows_argument *a, struct shore_completion done) {
     struct shore__join *join = shore__join_new(f, SHORE__JOIN_CALL, sizeof(struct request), done);
     if (!join) return NULL;
-    struct request *q = (struct request *)(void *)join->tail;
+    struct request *q = request_of(join);
     q->rows = *rows;
     join->ended = ended;
     shore__rows_argument_put(q->argument, a);
@@ -109,7 +113,7 @@ static struct shore__join *request_new(struct shore_fleet *f, const struct shore
 }
 
 static int give_up(struct shore__join *join) {
-    give_back((struct request *)(void *)join->tail);
+    give_back(request_of(join));
     shore__join_free(join);
     return -ENOMEM;
 }
@@ -129,7 +133,7 @@ static uint64_t begin_of(const struct shore_rows *r, uint32_t row) {
 /* Asks drive d for its part of the rows: those that lie in elements [begin, end) of the block, or reach into them. */
 static void gather_from(struct shore__join *join, const struct shore_rows *r, uint32_t d, struct shore__range range,
                         unsigned char **out) {
-    struct request *q = (struct request *)(void *)join->tail;
+    struct request *q = request_of(join);
     const uint64_t each = r->kind == SHORE_FETCH_BF16 ? 2 : 4;
     const uint64_t begin = (uint64_t)range.first * SHORE_SEGMENT_ELEMS,
                    end = begin + range.count * (uint64_t)SHORE_SEGMENT_ELEMS;
@@ -194,7 +198,7 @@ int shore_fleet_gather(struct shore_fleet *f, const struct shore_rows *given, st
     const struct shore__rows_argument a = {.first = 2 * r->offset_elems, .bytes = rows.bytes, .kind = r->kind};
     struct shore__join *join = request_new(f, &rows, &a, done);
     if (!join) return -ENOMEM;
-    struct request *q = (struct request *)(void *)join->tail;
+    struct request *q = request_of(join);
     if (q->wanted.key) { /* else what comes is in the order of the request, and the drives' parts follow each other */
         q->memory = shore__arena_alloc(NULL, q->wanted.distinct * (uint64_t)r->columns * 4);
         if (!q->memory) return give_up(join);
@@ -285,8 +289,8 @@ static void fill(struct request *q, uint64_t value_bytes) {
 
 static void send_lot(struct shore__join *join, uint32_t d, const struct lot *lot, uint64_t value_bytes) {
     struct shore_fleet *f = join->fleet;
-    struct request *q = (struct request *)(void *)join->tail;
-    const bool scatters = q->rows.function != SHORE__GATHER_SCRATCH;
+    struct request *q = request_of(join);
+    const bool scatters = shore__rows_are_given(q->rows.function);
     unsigned char *at;
     uint32_t rows;
     for (uint64_t k = 0; (at = call_of(lot, k, value_bytes, &rows)); k++) {
@@ -313,9 +317,9 @@ int shore__fleet_scratch_rows(struct shore_fleet *f, const struct shore__scratch
     if (!shore__fleet_is_ready(f)) return -EINVAL;
     struct lot *lots = calloc(f->ndrives, sizeof *lots);
     struct shore__join *join = lots ? request_new(f, r, &a, done) : NULL;
-    struct request *q = join ? (struct request *)(void *)join->tail : NULL;
+    struct request *q = join ? request_of(join) : NULL;
     int rc = !q ? -ENOMEM : r->count ? place_rows(f, q, lots, value_bytes) : 0;
-    if (!rc && r->function != SHORE__GATHER_SCRATCH) fill(q, value_bytes);
+    if (!rc && shore__rows_are_given(r->function)) fill(q, value_bytes);
     for (uint32_t d = 0; !rc && d < f->ndrives; d++)
         send_lot(join, d, &lots[d], value_bytes);
     free(lots);
