@@ -192,16 +192,15 @@ static int take_offsets(struct shore__serve_job *job, const unsigned char *from,
 }
 
 /* The items of a gradient of form ROWS, which lie in the bulk. */
-static int take_rows(struct shore__serve_job *job) {
+static int take_rows(struct shore__serve_job *job, struct shore__gather_list *list) {
     const struct shore__wire_request *r = &job->request;
     const struct shore_layout *layout = job->session->config.layout;
-    struct shore__gather_list list = {.count = shore__gather_packed_count(job->memory, r->bytes)};
-    job->items = room_for(job->items, &job->items_room, ((size_t)list.count + 1) * sizeof *job->items);
+    list->count = shore__gather_packed_count(job->memory, r->bytes);
+    job->items = room_for(job->items, &job->items_room, ((size_t)list->count + 1) * sizeof *job->items);
     if (!job->items) return -ENOMEM;
-    list.item = job->items;
+    list->item = job->items;
     bool good = r->block < layout->nblocks && shore__gather_unpack(job->memory, r->bytes, job->items);
-    job->nitems = list.count;
-    return good && !shore__gather_fault(&list, &layout->blocks[r->block]) ? 0 : -EINVAL;
+    return good && !shore__gather_fault(list, &layout->blocks[r->block]) ? 0 : -EINVAL;
 }
 
 static int submit_update(struct shore__serve_job *job, const struct cuts *p) {
@@ -214,8 +213,8 @@ static int submit_update(struct shore__serve_job *job, const struct cuts *p) {
         shore__wire_hyper_get(r->tail + (size_t)i * SHORE__WIRE_HYPER_BYTES, &job->groups[i]);
     int rc =
         r->kind == SHORE_GRADIENT_SPARSE ? take_offsets(job, r->tail + groups_bytes, r->tail_bytes - groups_bytes) : 0;
-    bool rows = r->kind == SHORE_GRADIENT_ROWS;
-    if (!rc && rows) rc = take_rows(job);
+    struct shore__gather_list rows = {0};
+    if (!rc && r->kind == SHORE_GRADIENT_ROWS) rc = take_rows(job, &rows);
     if (rc) return rc;
     struct shore_update update = {
         .base_step = r->step,
@@ -223,7 +222,7 @@ static int submit_update(struct shore__serve_job *job, const struct cuts *p) {
         .block = r->block,
         .segment = r->segment,
         .count = r->count,
-        .gradient = r->flags & SHORE__WIRE_SPILLED || rows ? NULL : job->memory,
+        .gradient = r->flags & SHORE__WIRE_SPILLED || rows.item ? NULL : job->memory,
         .form = r->kind,
         .offsets = r->kind == SHORE_GRADIENT_SPARSE ? job->offsets : NULL,
         .residual = p->whole_bytes[1] ? (const uint16_t *)(void *)(job->memory + p->residual) : NULL,
@@ -232,8 +231,8 @@ static int submit_update(struct shore__serve_job *job, const struct cuts *p) {
         .ngroups = r->ngroups,
         .params_out = p->out_bytes ? job->memory + p->out : NULL,
         .order = r->order,
-        .gather = rows ? job->items : NULL,
-        .ngather = rows ? job->nitems : 0,
+        .gather = rows.item,
+        .ngather = rows.count,
     };
     return s->drive->ops->update(s->drive, &update, (struct shore_completion){finished, job});
 }

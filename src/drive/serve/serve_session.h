@@ -32,7 +32,6 @@ struct shore__serve_job {
     struct shore_hyper *groups;
     uint32_t *offsets;
     struct shore_gather *items;
-    uint32_t nitems;
     size_t groups_room, offsets_room, items_room;
     void *out; /* the answer's bulk */
     size_t out_bytes;
