@@ -313,10 +313,12 @@ static int take_answer(struct remote *r, struct remote_link *l, const struct sho
         return shore__fail(diag, SHORE_ELINK, "an answer came with %llu bytes instead of %llu",
                            (unsigned long long)h->bulk_bytes, (unsigned long long)q->dst_bytes);
     const uint64_t came_ns = shore__recorder_clock(r->drive.recorder);
-    shore__busy_begin(&r->link_busy);
-    if (h->bulk_bytes) rc = shore__conn_read(&l->way.conn, q->dst, q->dst_bytes, diag);
-    shore__busy_end(&r->link_busy);
-    if (h->bulk_bytes) record_link(r, SHORE_LANE_LINK_OUT, came_ns, h->bulk_bytes);
+    if (h->bulk_bytes) {
+        shore__busy_begin(&r->link_busy);
+        rc = shore__conn_read(&l->way.conn, q->dst, q->dst_bytes, diag);
+        shore__busy_end(&r->link_busy);
+        record_link(r, SHORE_LANE_LINK_OUT, came_ns, h->bulk_bytes);
+    }
     if (!rc && !a.rc) rc = keep_result(q, &a, r);
     if (rc == -EINVAL) rc = shore__fail(diag, SHORE_ELINK, "an answer came with invalid results");
     if (rc) return rc == -ENOMEM ? shore__fail(diag, rc, "out of memory") : rc;
