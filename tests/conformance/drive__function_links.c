@@ -2,7 +2,7 @@
  * held back meanwhile. */
 #include "conformance/drive_functions.h"
 
-#include <time.h>
+#include "fast_clock.h"
 
 /* ---- lost links -------------------------------------------------------------------------------------------------- */
 
@@ -41,15 +41,6 @@ static void a_lost_call_is_not_done_twice(void **state) {
     }
 }
 
-static uint64_t began;
-
-static uint64_t fast_clock(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    uint64_t now = (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
-    return began + 20 * (now - began);
-}
-
 /* The server is there, says so, and gets nowhere. */
 static void a_function_that_hangs_is_given_up(void **state) {
     static const unsigned char in[1] = {9};
@@ -61,8 +52,7 @@ static void a_function_that_hangs_is_given_up(void **state) {
     struct shore__call call = {.function = number_of_copy, .in = in, .in_bytes = 1, .out = out, .out_bytes = 1};
     call.argument = t.argument.dies_once;
     call.argument_bytes = sizeof t.argument.dies_once;
-    began = shore__now_ns();
-    shore__set_clock(fast_clock);
+    fast_clock_set();
     refused(&t, &call, SHORE_ELINK, "has made no progress for 40 s");
     shore__set_clock(NULL);
     unlink(t.argument.dies_once);

@@ -8,6 +8,7 @@
 #include "drive/function.h"
 #include "drive/placement.h"
 #include "drive/remote/wire_open.h"
+#include "fast_clock.h"
 
 static void *stand_still(void *ctx) {
     struct between *b = ctx;
@@ -20,23 +21,13 @@ static void *stand_still(void *ctx) {
     return NULL;
 }
 
-static uint64_t began;
-
-static uint64_t fast_clock(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    uint64_t now = (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
-    return began + 20 * (now - began);
-}
-
 /* What a server says that is there and nothing else, by a clock that is fast: silence is waited for by the system's. */
 static void test_standstill(void **state) {
     struct between b[2] = {{.down.at = 0}, {.down.at = 3}};
     pthread_t clients[2];
     setenv("LONGSHORE_SILENCE", "1", 1);
     alarm(300);
-    began = shore__now_ns();
-    shore__set_clock(fast_clock);
+    fast_clock_set();
     for (int i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&clients[i], NULL, stand_still, &b[i]), 0);
     for (int i = 0; i < 2; i++) {
