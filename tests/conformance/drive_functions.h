@@ -4,13 +4,13 @@
 #define SHORE_TESTS_DRIVE_FUNCTIONS_H
 
 #include "conformance/drive_bench.h"
+#include "conformance/drive_ssh.h"
 
 #include <sys/mman.h>
 
 #include "base/diag.h"
 #include "drive/fleet/join.h"
 #include "drive/reach.h"
-#include "drive/serve/serve.h"
 
 #define SCRATCH_BYTES (5u << 20) /* of a bench's fleet */
 
@@ -339,19 +339,12 @@ static inline void refused(struct called *t, const struct shore__call *call, int
     if (!strstr(t->b.diag.text, words)) fail_msg("%s: no '%s' in: %s", t->b.config->name, words, t->b.diag.text);
 }
 
-/* Runs the tests; or serves a drive, in the place of ssh: HOST longshore drive serve --stdio. */
+/* Runs the tests; or serves a drive, in the place of ssh. */
 #define RUN_FUNCTION_TESTS(argc, tests) run_function_tests(argc, tests, sizeof(tests) / sizeof(tests)[0])
 static inline int run_function_tests(int argc, const struct CMUnitTest *tests, size_t n) {
-    char self[512], *path = realpath("/proc/self/exe", NULL);
     add_functions();
-    if (argc > 1) {
-        const struct shore__serve_options options = {.build = "test"};
-        struct shore_diag diag;
-        return shore__serve(0, 1, &options, &diag) != 0;
-    }
-    snprintf(self, sizeof self, "%s", path);
-    free(path);
-    setenv(SHORE__RSH_VARIABLE, self, 1);
+    if (argc > 1) return serve_as_ssh();
+    take_the_place_of_ssh();
     failing = mmap(NULL, sizeof *failing, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (failing == MAP_FAILED) return 1;
     failing->after = -1;

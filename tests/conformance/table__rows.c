@@ -1,10 +1,9 @@
 /* A table on every kind of drive against the same rows in memory. */
 #include "conformance/drive_harness.h"
+#include "conformance/drive_ssh.h"
 
 #include <errno.h>
 
-#include "drive/remote/transport.h"
-#include "drive/serve/serve.h"
 #include "longshore/table.h"
 #include "seed.h"
 
@@ -212,14 +211,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_as_in_memory),
     };
-    char *self = realpath("/proc/self/exe", NULL);
-    if (argc > 1) { /* in the place of ssh: HOST longshore drive serve --stdio */
-        const struct shore__serve_options options = {.build = "test"};
-        struct shore_diag diag;
-        return shore__serve(0, 1, &options, &diag) != 0;
-    }
-    setenv(SHORE__RSH_VARIABLE, self, 1);
-    free(self);
+    if (argc > 1) return serve_as_ssh();
+    take_the_place_of_ssh();
     seed = test_seed();
     server_start();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,12 +1,11 @@
 /* A table whose drive fails, whose link is lost, that many threads use, or that is asked for what it has not. */
 #include "conformance/drive_harness.h"
+#include "conformance/drive_ssh.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 
-#include "drive/remote/transport.h"
-#include "drive/serve/serve.h"
 #include "longshore/table.h"
 
 #define ROWS 40000u
@@ -277,19 +276,15 @@ int main(int argc, char **argv) {
         cmocka_unit_test(what_it_has_not_is_refused),
         cmocka_unit_test(tables_that_cannot_be_are_refused),
     };
-    char *self = realpath("/proc/self/exe", NULL);
     shore__io_set_shim(fail_one, NULL);
-    if (argc > 1) { /* in the place of ssh: HOST longshore drive serve --stdio */
-        const struct shore__serve_options options = {.build = "test"};
+    if (argc > 1) {
         const char *plan = getenv(DIES);
-        struct shore_diag diag;
         FILE *f = plan ? fopen(plan, "r") : NULL;
         failing.dies = f && fscanf(f, "%d", &failing.left) == 1;
         if (f) fclose(f);
-        return shore__serve(0, 1, &options, &diag) != 0;
+        return serve_as_ssh();
     }
-    setenv(SHORE__RSH_VARIABLE, self, 1);
-    free(self);
+    take_the_place_of_ssh();
     for (uint32_t i = 0; i < ROWS; i++)
         row[i] = i;
     return cmocka_run_group_tests(tests, NULL, NULL);
