@@ -36,6 +36,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/diag.h"
 #include "kernel/mode.h"
 #include "longshore/device.h"
 #include "longshore/plan.h"
@@ -245,6 +246,10 @@ static inline struct shore_event shore__record(struct shore__compute *c, struct 
 /* Waits for all calls on the stream. */
 static inline int shore__sync(struct shore__compute *c, struct shore__stream *s, struct shore_diag *diag) {
     return shore_device_wait(&c->device, shore__record(c, s), diag);
+}
+/* Says what an operation, put or get returned, if that is an error. */
+static inline int shore__op_failed(struct shore_diag *diag, int rc) {
+    return rc ? shore__fail(diag, rc, "a tensor operation failed: %s", shore_error_text(rc)) : 0;
 }
 
 /* ---- backends ---------------------------------------------------------------------------------------------------- */

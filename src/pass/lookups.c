@@ -1,6 +1,5 @@
 #include "pass/lookups.h"
 
-#include <errno.h>
 #include <stdlib.h>
 
 #include "base/diag.h"
@@ -112,14 +111,10 @@ int shore__lookups_want(struct shore__lookups *l, const int32_t *tokens, size_t 
     return rc ? shore__fail(diag, rc, "rows of the embedding cannot be gathered: %s", shore_error_text(rc)) : 0;
 }
 
-static int op_failed(struct shore_diag *diag, int rc) {
-    return rc ? shore__fail(diag, rc, "a tensor operation failed: %s", shore_error_text(rc)) : 0;
-}
-
 static int put_index(struct shore__lookups *l, size_t tokens, struct shore_diag *diag) {
     int rc = shore__put(l->c, l->stream, l->index.device, l->index.host, tokens * sizeof(int32_t));
     l->put = shore__record(l->c, l->stream);
-    return op_failed(diag, rc);
+    return shore__op_failed(diag, rc);
 }
 
 int shore__lookups_take(struct shore__lookups *l, size_t tokens, shore__buf *out, struct shore_diag *diag) {
@@ -127,7 +122,7 @@ int shore__lookups_take(struct shore__lookups *l, size_t tokens, shore__buf *out
     if (rc) return rc;
     rc = shore__put(l->c, l->stream, l->table.device, l->table.host, l->count * row_bytes(l->m, l->c->mode));
     if (!rc) rc = shore__slice_prepare(l->m, l->c, l->stream, l->count, l->table.device, l->prepared, out);
-    return rc ? op_failed(diag, rc) : put_index(l, tokens, diag);
+    return rc ? shore__op_failed(diag, rc) : put_index(l, tokens, diag);
 }
 
 int shore__lookups_forget(struct shore__lookups *l, const int32_t *tokens, size_t count, struct shore_diag *diag) {

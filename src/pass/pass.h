@@ -2,7 +2,6 @@
 #ifndef SHORE_PASS_PASS_H
 #define SHORE_PASS_PASS_H
 
-#include "base/diag.h"
 #include "pass/batches.h"
 #include "pass/lookups.h"
 #include "pass/parameters.h"
@@ -29,10 +28,6 @@ struct shore__pass {
     shore__buf kept_logits;             /* logits of tiles (slice, unit) 0 .. nkept - 1, kept for backward, */
     size_t nkept, kept_units;           /* for kept_units units at a time */
 };
-
-static inline int shore__op_failed(struct shore_diag *diag, int rc) {
-    return rc ? shore__fail(diag, rc, "a tensor operation failed: %s", shore_error_text(rc)) : 0;
-}
 
 /* Lays out a pass for batches of at most this shape, and fills the rotary table. memory: has the rows of
  * shore__batch_describe(). The caller sets pass->m and pass->c before. */
