@@ -58,7 +58,7 @@ static bool take_drives(void *ctx, const char *text, size_t bytes) {
 int shore__top_look(const char *path, struct shore__top *top, struct shore_diag *diag) {
     struct shore__pulse pulse;
     *top = (struct shore__top){.loss = NAN, .val_loss = NAN};
-    int rc = shore__run_look(path, NULL, &top->run, diag);
+    int rc = shore__run_look_at_state(path, NULL, &top->run, diag);
     if (rc) return rc;
     top->in_use = shore__run_worker(path, &top->worker);
     shore__run_last_lines(top->run, "metrics.jsonl", take_metrics, top);
