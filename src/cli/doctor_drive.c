@@ -38,7 +38,7 @@ void shore__doctor_refuse(struct shore__report *r, const char *drive, const stru
 /* ---- on other hosts ---------------------------------------------------------------------------------------------- */
 
 static void remote(struct shore__report *r, const struct shore__address *at) {
-    const char *path = at->kind->has_file ? at->path : at->text;
+    const char *path = at->text;
     struct shore_diag diag = {0};
     struct shore__probe probe;
     uint64_t speed = 0, link = 0;
