@@ -93,10 +93,9 @@ static int open_compute(struct trainer *t, char processor[SHORE__PROCESSOR_BYTES
 
 /* Tells an emulation how long this plan computes. */
 static void pace_computing(struct trainer *t) {
-    struct shore_plan_times times = {.size = sizeof times};
-    if (!t->tempo || shore_plan_times(t->plan.plan, &times)) return;
     double forward = shore__operations_forward_seconds(&t->facts, t->plan.program);
-    shore__tempo_take_computing(t->tempo, forward, times.lane_seconds[SHORE_LANE_COMPUTE] - forward);
+    double all = t->plan.plan->times.lane_seconds[SHORE_LANE_COMPUTE];
+    shore__tempo_take_computing(t->tempo, forward, all - forward);
 }
 
 int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uint64_t *accept_step,
