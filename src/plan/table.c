@@ -66,25 +66,22 @@ static void columns(const struct table *t, const char *label, const json_t *of, 
 
 static void print_memory(const struct table *t) {
     const json_t *parts = json_object_get(t->figures, "memory_over_step"), *all = json_object_get(t->figures, "memory");
-    json_t *by_class = json_object(), *value, *one = NULL;
+    json_t *one = parts ? NULL : json_pack("{s:O}", "", all), *bytes, *value;
     const char *part, *class;
-    if (!parts) parts = one = json_pack("{s:O}", "", all);
-    json_object_foreach((json_t *)all, class, value) json_object_set_new(by_class, class, json_object());
-    if (!one) fprintf(t->out, "%14s", "");
-    json_object_foreach((json_t *)parts, part, value) {
-        const char *key;
-        json_t *bytes;
-        if (!one) fprintf(t->out, "%14s", part);
-        json_object_foreach(value, key, bytes) json_object_set(json_object_get(by_class, key), part, bytes);
+    if (!parts) parts = one;
+    if (!one) {
+        fprintf(t->out, "%14s", "");
+        json_object_foreach((json_t *)parts, part, bytes) fprintf(t->out, "%14s", part);
+        fputc('\n', t->out);
     }
-    if (!one) fputc('\n', t->out);
-    json_object_foreach(by_class, class, value) {
+    json_object_foreach((json_t *)all, class, value) {
         bool any = false;
-        json_t *bytes;
-        json_object_foreach(value, part, bytes) any |= json_number_value(bytes) > 0;
-        if (any) columns(t, class, value, parts);
+        json_object_foreach((json_t *)parts, part, bytes) any |= json_number_value(json_object_get(bytes, class)) > 0;
+        if (!any) continue;
+        fprintf(t->out, "  %-12s", class);
+        json_object_foreach((json_t *)parts, part, bytes) fprintf(t->out, "%14s", SIZE_OF(bytes, class));
+        fputc('\n', t->out);
     }
-    json_decref(by_class);
     json_decref(one);
 }
 
