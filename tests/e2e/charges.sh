@@ -50,8 +50,7 @@ link='{"link": {"shared": "20MB"}}'
 drive='{"drives": [{"mixed": "20MB"}]}'
 processor='{"compute": {"forward": 0.2, "backward": 0.5}}'
 products='{"compute": {"products": {"fp32": "4GB", "bf16": "4GB"}}}'
-run train "${common[@]}" --memory 1MiB --steps 3 --drive "${d[0]}" --out "$place/run"
-least=$(sed -nE 's/.*minimum ([0-9.]+ ?[KMGT]?i?B?).*/\1/p' "$place/log" | sed -n 1p)
+least=$(minimum train "${common[@]}" --steps 3 --drive "${d[0]}" --out "$place/run")
 for memory in 512MiB "$least"; do
     held_up link "link, $memory" "$link" --memory "$memory" --drive "${d[0]}"
     held_up drive "drive, $memory" "$drive" --memory "$memory" --drive "${d[0]}"
