@@ -83,15 +83,12 @@ struct moment {
     struct shore__pulse pulse;
     struct shore__worker worker;
     bool in_use;
-    double remaining_seconds; /* 0: unknown */
 };
 
 static void look(const struct shore__run *run, struct moment *m) {
     *m = (struct moment){0};
     m->in_use = shore__run_worker(run->path, &m->worker);
     shore__run_pulse(run, &m->pulse);
-    if (run->model && run->settings.steps > run->hint_step && !shore__settings_emulated(&run->settings))
-        m->remaining_seconds = m->pulse.step_seconds * (double)(run->settings.steps - run->hint_step);
 }
 
 static void explain_moment(const struct moment *m, json_t *o) {
@@ -105,7 +102,8 @@ static void explain_moment(const struct moment *m, json_t *o) {
                                 json_real(m->pulse.charges[i] / m->pulse.steps_charged));
         json_object_set_new(o, "charges", charges);
     }
-    if (m->remaining_seconds > 0) json_object_set_new(o, "remaining_seconds", json_real(m->remaining_seconds));
+    if (m->pulse.remaining_seconds > 0)
+        json_object_set_new(o, "remaining_seconds", json_real(m->pulse.remaining_seconds));
     json_object_set_new(o, "in_use", json_boolean(m->in_use));
     if (m->in_use && w->pid)
         json_object_set_new(o, "worker",
@@ -120,7 +118,7 @@ static void print_moment(const struct moment *m) {
     if (!isnan(m->pulse.loss)) printf(" loss %.4f", m->pulse.loss);
     if (m->pulse.step_seconds > 0)
         printf("%s %s a step", isnan(m->pulse.loss) ? "" : ",", shore__format_seconds(m->pulse.step_seconds).text);
-    if (m->remaining_seconds > 0) printf(", %s to go", shore__format_seconds(m->remaining_seconds).text);
+    if (m->pulse.remaining_seconds > 0) printf(", %s to go", shore__format_seconds(m->pulse.remaining_seconds).text);
     if (!isnan(m->pulse.loss) || m->pulse.step_seconds > 0) putchar('\n');
     if (shore__charges_text(m->pulse.charges, m->pulse.steps_charged, text, sizeof text)[0]) printf("%s\n", text);
     if (!m->in_use) return;

@@ -56,15 +56,13 @@ static bool take_drives(void *ctx, const char *text, size_t bytes) {
 }
 
 int shore__top_look(const char *path, struct shore__top *top, struct shore_diag *diag) {
-    struct shore__pulse pulse;
     *top = (struct shore__top){.loss = NAN, .val_loss = NAN};
     int rc = shore__run_look_at_state(path, NULL, &top->run, diag);
     if (rc) return rc;
     top->in_use = shore__run_worker(path, &top->worker);
     shore__run_last_lines(top->run, "metrics.jsonl", take_metrics, top);
     shore__run_last_lines(top->run, "drives.jsonl", take_drives, top);
-    shore__run_pulse(top->run, &pulse);
-    top->usual_seconds = pulse.step_seconds;
+    shore__run_pulse(top->run, &top->pulse);
     if (top->steps) top->tokens_per_second /= top->step_seconds;
     if (shore__json_read(shore__path_in(path, SHORE__RUN_PLAN).text, SHORE__RUN_PLAN_BYTES_MOST, &top->plan, NULL))
         top->plan = NULL;
@@ -147,12 +145,11 @@ static void print_progress(struct paper *p, const struct shore__top *top) {
         shore__append(text, sizeof text, "norm %.3g", number(top->line, "grad_norm"));
     if (text[0]) line(p, "%s", text);
     text[0] = 0;
-    if (top->usual_seconds > 0)
-        shore__append(text, sizeof text, "%s/step  ", shore__format_seconds(top->usual_seconds).text);
+    if (top->pulse.step_seconds > 0)
+        shore__append(text, sizeof text, "%s/step  ", shore__format_seconds(top->pulse.step_seconds).text);
     if (top->tokens_per_second > 0) shore__append(text, sizeof text, "%.0f tok/s  ", top->tokens_per_second);
-    if (top->usual_seconds > 0 && steps > run->hint_step && !shore__settings_emulated(&run->settings))
-        shore__append(text, sizeof text, "ETA %s",
-                      shore__format_seconds(top->usual_seconds * (double)(steps - run->hint_step)).text);
+    if (top->pulse.remaining_seconds > 0)
+        shore__append(text, sizeof text, "ETA %s", shore__format_seconds(top->pulse.remaining_seconds).text);
     if (text[0]) line(p, "%s", text);
 }
 
@@ -246,7 +243,7 @@ static void print_drives(struct paper *p, const struct shore__top *top) {
     /* the newest line of metrics may be of another step */
     const double of = json_equal(step, json_object_get(top->line, "step"))
                           ? shore__json_amount(top->line, "step_seconds")
-                          : top->usual_seconds;
+                          : top->pulse.step_seconds;
     if (!count || !(of > 0)) return;
     line(p, "%s", "");
     line(p, "drives, busy in step %lld", (long long)json_integer_value(step));

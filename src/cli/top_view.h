@@ -15,10 +15,10 @@ struct shore__top {
     /* means of the newest steps that have charges */
     uint32_t steps; /* 0: none has */
     double step_seconds, tokens_per_second, charge_seconds[SHORE_CHARGES], busy_seconds[SHORE__BUSY_LANES];
-    double usual_seconds; /* median, for what is left */
-    bool damaged;         /* lines were left out */
-    json_t *drives;       /* the newest line of drives.jsonl; NULL: none */
-    json_t *plan;         /* plan.json; NULL: none */
+    struct shore__pulse pulse; /* medians, and what is left */
+    bool damaged;              /* lines were left out */
+    json_t *drives;            /* the newest line of drives.jsonl; NULL: none */
+    json_t *plan;              /* plan.json; NULL: none */
 };
 
 /* Reads a run, without a lock. SHORE_EMISSING: there is none. */

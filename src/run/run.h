@@ -165,8 +165,9 @@ struct shore__pulse {
     uint32_t steps_timed;          /* number of steps in the median */
     double charges[SHORE_CHARGES]; /* of these, added up; 0 where none are known */
     uint32_t steps_charged;
-    uint64_t written_bytes; /* to the drives, by the newest; 0: unknown */
-    double seconds_ago;     /* since the newest */
+    uint64_t written_bytes;   /* to the drives, by the newest; 0: unknown */
+    double seconds_ago;       /* since the newest */
+    double remaining_seconds; /* until the last step; 0: unknown */
 };
 void shore__run_pulse(const struct shore__run *run, struct shore__pulse *out);
 /* lifecycle/endurance.c: shore_endurance_open() for a run and its fleet. */

@@ -103,4 +103,6 @@ void shore__run_pulse(const struct shore__run *run, struct shore__pulse *out) {
     shore__run_last_lines(run, "metrics.jsonl", take_line, &timing);
     /* a step that evaluation or a pause made long says nothing about the others */
     out->step_seconds = shore__median(timing.seconds, out->steps_timed);
+    if (run->model && run->settings.steps > run->hint_step && !shore__settings_emulated(&run->settings))
+        out->remaining_seconds = out->step_seconds * (double)(run->settings.steps - run->hint_step);
 }
