@@ -278,3 +278,20 @@ double shore__lower_quartile(double *values, size_t count) {
     qsort(values, count, sizeof *values, by_value);
     return values[count / 4];
 }
+
+static int by_number(const void *a, const void *b) {
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+uint32_t shore__sort_once(uint32_t *numbers, uint32_t count) {
+    uint32_t n = 0;
+    if (count) qsort(numbers, count, sizeof *numbers, by_number);
+    for (uint32_t i = 0; i < count; i++)
+        if (!i || numbers[i] != numbers[n - 1]) numbers[n++] = numbers[i];
+    return n;
+}
+
+const uint32_t *shore__find_sorted(const uint32_t *numbers, uint32_t count, uint32_t number) {
+    return bsearch(&number, numbers, count, sizeof number, by_number);
+}

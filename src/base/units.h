@@ -54,6 +54,11 @@ double shore__median(double *values, size_t count);
 /* The value that a quarter of them lie below, for times that other work on the machine prolongs. The same otherwise. */
 double shore__lower_quartile(double *values, size_t count);
 
+/* Sorts numbers, and leaves each once. Returns how many are left. */
+uint32_t shore__sort_once(uint32_t *numbers, uint32_t count);
+/* A number among those; NULL: it is none of them. */
+const uint32_t *shore__find_sorted(const uint32_t *numbers, uint32_t count, uint32_t number);
+
 #define SHORE__DAY_SECONDS 86400
 
 /* CLOCK_MONOTONIC, or a test's clock, set while it had no other thread; NULL: back to the former. */

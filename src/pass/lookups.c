@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/diag.h"
+#include "base/units.h"
 #include "drive/counters.h"
 #include "pass/costs.h"
 #include "pass/operations.h"
@@ -67,23 +68,15 @@ void shore__lookups_close(struct shore__lookups *l) {
     l->row = NULL;
 }
 
-static int ascending(const void *a, const void *b) {
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* Fills row and count with the tokens, and the index. */
 static void find_rows(struct shore__lookups *l, const int32_t *tokens, size_t count) {
     int32_t *index = l->index.host;
     uint32_t n = 0;
-    l->count = 0;
     for (size_t i = 0; i < count; i++)
         if ((uint32_t)tokens[i] < l->m->arch.vocab) l->row[n++] = (uint32_t)tokens[i];
-    qsort(l->row, n, sizeof *l->row, ascending);
-    for (uint32_t i = 0; i < n; i++)
-        if (!i || l->row[i] != l->row[i - 1]) l->row[l->count++] = l->row[i];
+    l->count = shore__sort_once(l->row, n);
     for (size_t i = 0; i < count; i++) {
-        const uint32_t token = (uint32_t)tokens[i], *found = bsearch(&token, l->row, l->count, sizeof token, ascending);
+        const uint32_t *found = shore__find_sorted(l->row, l->count, (uint32_t)tokens[i]);
         index[i] = found ? (int32_t)(found - l->row) : -1;
     }
 }

@@ -82,24 +82,11 @@ static int fill(struct bench *b, struct shore_diag *diag) {
     return rc;
 }
 
-static int by_number(const void *a, const void *b) {
-    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
-static uint32_t leave_each_once(uint32_t *number, uint32_t count) {
-    uint32_t n = 0;
-    qsort(number, count, sizeof *number, by_number);
-    for (uint32_t i = 0; i < count; i++)
-        if (!i || number[i] != number[i - 1]) number[n++] = number[i];
-    return n;
-}
-
 static void draw_rows(struct bench *b, struct point *p) {
     for (uint32_t i = 0; i < p->requests; i++)
         b->row[i] = (uint32_t)(shore__random_unit(SEED, p->row_bytes, i) * p->rows);
     memcpy(b->page, b->row, p->requests * sizeof *b->page);
-    p->distinct_rows = leave_each_once(b->page, p->requests);
+    p->distinct_rows = shore__sort_once(b->page, p->requests);
 }
 
 /* As a host does that knows its table: each page once, pages that follow each other at once, all under way together. */
@@ -112,7 +99,7 @@ static int read_pages(struct bench *b, struct point *p, struct shore_diag *diag)
     for (uint32_t i = 0; i < p->requests; i++)
         for (uint32_t k = 0; k < each; k++)
             b->page[n++] = (uint32_t)((uint64_t)b->row[i] * p->row_bytes / PAGE) + k;
-    p->pages = leave_each_once(b->page, n);
+    p->pages = shore__sort_once(b->page, n);
     shore_wait_init(&wait);
     for (uint32_t at = 0; !rc && at < p->pages; at += n) {
         for (n = 1; at + n < p->pages && b->page[at + n] == b->page[at] + n; n++) {
@@ -127,8 +114,7 @@ static int read_pages(struct bench *b, struct point *p, struct shore_diag *diag)
     if (all && all != SHORE_ECORRUPT) return all; /* the seals of these extents are not known */
     for (uint32_t i = 0; i < p->requests; i++) {
         uint64_t from = (uint64_t)b->row[i] * p->row_bytes;
-        const uint32_t number = (uint32_t)(from / PAGE);
-        const uint32_t *there = bsearch(&number, b->page, p->pages, sizeof *b->page, by_number);
+        const uint32_t *there = shore__find_sorted(b->page, p->pages, (uint32_t)(from / PAGE));
         memcpy(b->out[0] + (uint64_t)i * p->row_bytes, b->pages + (uint64_t)(there - b->page) * PAGE + from % PAGE,
                p->row_bytes);
     }

@@ -210,6 +210,19 @@ static void paces_and_times_of_day(void **state) {
     assert_string_equal(shore__format_time_of_day(1795947532).text, "10:18:52");
 }
 
+static void numbers_are_sorted_and_left_once(void **state) {
+    uint32_t numbers[] = {7, 0, UINT32_MAX, 7, 0, 7, 1u << 31}, one = 5;
+    const uint32_t want[] = {0, 7, 1u << 31, UINT32_MAX};
+    assert_int_equal(shore__sort_once(numbers, 7), 4);
+    assert_memory_equal(numbers, want, sizeof want);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_ptr_equal(shore__find_sorted(numbers, 4, want[i]), &numbers[i]);
+    assert_null(shore__find_sorted(numbers, 4, 8));
+    assert_int_equal(shore__sort_once(&one, 1), 1);
+    assert_int_equal(shore__sort_once(&one, 0), 0);
+    assert_null(shore__find_sorted(&one, 0, 5));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_read_as_people_write_them),
@@ -218,6 +231,7 @@ int main(void) {
         cmocka_unit_test(a_minimum_is_never_below_and_is_readable),
         cmocka_unit_test(sizes_and_times_for_reading),
         cmocka_unit_test(paces_and_times_of_day),
+        cmocka_unit_test(numbers_are_sorted_and_left_once),
         cmocka_unit_test(fields_are_little_endian),
         cmocka_unit_test(resident_memory_is_seen),
         cmocka_unit_test(the_clock_goes_forward),
