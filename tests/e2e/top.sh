@@ -35,7 +35,7 @@ on_terminal() { # KEYS COMMAND: as many keys as are typed, each half a second af
 }
 for key in q '\003'; do
     : >"$place/log"
-    on_terminal "$key" 40 "'$LONGSHORE' top '$run_dir'; echo code \$?; stty -a"
+    on_terminal "$key" 40 "trap : INT; '$LONGSHORE' top '$run_dir'; echo code \$?; stty -a"
     same "$key: exit code" "$(tr -d '\r' <"$place/log" | sed -n 's/^code //p')" 0
     grep -q $'\e\[?1049h\e\[?25l' "$place/log" && grep -q $'\e\[?25h\e\[?1049l' "$place/log" && ok "screens" || fail "screens"
     grep -qE '(^| )icanon' "$place/log" && grep -qE '(^| )echo ' "$place/log" && ok "the terminal is as it was" || fail "the terminal is changed"
