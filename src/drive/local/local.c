@@ -20,10 +20,24 @@ void shore__local_io_done(const struct shore__local *l, const struct shore__io_o
     shore__recorder_worked(r, lane, l->volume.desc.drive, op->begun_ns, shore__now_ns(), op->bytes);
 }
 
-/* One link takes all drives' bytes, in the order in which they ask. */
-void shore__local_crossed(const struct shore__local *l, enum shore_lane lane, uint64_t over_ns, uint64_t bytes) {
+uint64_t shore__local_gate_ns(const struct shore__local *l, enum shore_lane lane, uint64_t amount) {
+    struct shore__gate *gate = l->front.drive.gate;
     struct shore__recorder *r = l->front.drive.recorder;
-    if (r && over_ns) shore__recorder_worked(r, lane, SHORE__NO_DRIVE, shore__now_ns(), over_ns, bytes);
+    const bool link = lane == SHORE_LANE_LINK_IN || lane == SHORE_LANE_LINK_OUT;
+    uint64_t over_ns = gate ? gate->over_ns(gate, lane, l->volume.desc.drive, amount) : 0;
+    /* one link takes all drives' bytes, in the order in which they ask */
+    if (link && r && over_ns) shore__recorder_worked(r, lane, SHORE__NO_DRIVE, shore__now_ns(), over_ns, amount);
+    return over_ns;
+}
+
+bool shore__local_io_begin(struct shore__local *l, struct shore__io *io, struct shore__local_job *job,
+                           struct shore__io_op *op) {
+    op->begun_ns = shore__recorder_clock(l->front.drive.recorder);
+    int rc = shore__io_submit(io, op);
+    if (!rc) return true;
+    op->rc = rc;
+    shore__local_io_failed(l, job, op);
+    return false;
 }
 
 int shore__local_check_spilled(const struct shore__local *l, struct shore__local_job *job, uint32_t local,

@@ -43,9 +43,13 @@ int shore__local_commit(struct shore__local *l, struct shore__local_job *job);
 int shore__local_snapshot(struct shore__local *l, struct shore__local_job *job);
 int shore__local_blob(struct shore__local *l, struct shore__local_job *job);
 
-/* Tell the recorder: an operation has ended; bytes are on the link until then (0: no gate lets it take time). */
+/* When a gate lets so much of a lane's work end; 0: no gate. The recorder hears of what crosses the host link. */
+uint64_t shore__local_gate_ns(const struct shore__local *l, enum shore_lane lane, uint64_t amount);
+/* Begins an operation of the job; false: it failed. */
+bool shore__local_io_begin(struct shore__local *l, struct shore__io *io, struct shore__local_job *job,
+                           struct shore__io_op *op);
+/* Tells the recorder that an operation has ended. */
 void shore__local_io_done(const struct shore__local *l, const struct shore__io_op *op);
-void shore__local_crossed(const struct shore__local *l, enum shore_lane lane, uint64_t over_ns, uint64_t bytes);
 /* Records where an operation failed. The first failure of a job stays. */
 void shore__local_io_failed(struct shore__local *l, struct shore__local_job *job, const struct shore__io_op *op);
 

@@ -33,11 +33,6 @@ static void reap(struct local_reach *r) {
     }
 }
 
-static uint64_t gate_ns(const struct local_reach *r, enum shore_lane lane, uint64_t amount) {
-    struct shore__gate *gate = r->l->front.drive.gate;
-    return gate && amount ? gate->over_ns(gate, lane, r->l->volume.desc.drive, amount) : 0;
-}
-
 static void submit(struct local_reach *r, struct shore__io_op what) {
     if (!r->nfree) {
         computed(r);
@@ -46,12 +41,7 @@ static void submit(struct local_reach *r, struct shore__io_op what) {
     }
     struct shore__io_op *op = r->free[--r->nfree];
     *op = what;
-    op->begun_ns = shore__recorder_clock(r->l->front.drive.recorder);
-    int rc = shore__io_submit(r->l->fetch_io, op);
-    if (!rc) return;
-    op->rc = rc;
-    shore__local_io_failed(r->l, r->job, op);
-    r->free[r->nfree++] = op;
+    if (!shore__local_io_begin(r->l, r->l->fetch_io, r->job, op)) r->free[r->nfree++] = op;
 }
 
 /* Where it lies in the file. */
@@ -74,7 +64,7 @@ static void move(struct shore__reach *reach, bool write, const struct shore__pie
         shore__leaf_make(p->buffer, p->bytes, local, &r->l->spill_leaf[local]);
         r->l->front.spilled[local] = (unsigned char)(1 + r->job->call.form);
     }
-    uint64_t drive_ns = gate_ns(r, write ? SHORE_LANE_DRIVE_WRITE : SHORE_LANE_DRIVE_READ, p->bytes);
+    uint64_t drive_ns = shore__local_gate_ns(r->l, write ? SHORE_LANE_DRIVE_WRITE : SHORE_LANE_DRIVE_READ, p->bytes);
     submit(r, (struct shore__io_op){.kind = write ? SHORE__IO_WRITE : SHORE__IO_READ,
                                     .buffer = p->buffer,
                                     .offset = offset_of(r, p, local),
@@ -95,9 +85,7 @@ static int wait(struct shore__reach *reach, struct shore_diag *diag) {
 
 /* So many bytes cross the host link. Returns when a gate lets them arrive. */
 static uint64_t cross(struct local_reach *r, enum shore_lane lane, uint64_t bytes) {
-    uint64_t over_ns = gate_ns(r, lane, bytes);
-    shore__local_crossed(r->l, lane, over_ns, bytes);
-    return over_ns;
+    return bytes ? shore__local_gate_ns(r->l, lane, bytes) : 0;
 }
 
 void shore__local_run(struct shore__local *l, struct shore__local_job *job) {

@@ -17,10 +17,7 @@ unsigned shore__local_chunk_ops(const struct shore__drive_config *config) {
 
 /* When a gate lets such work for the chunk end; 0: no gate. */
 static uint64_t gate_ns(const struct shore__local *l, const struct chunk *c, enum shore_lane lane, uint64_t amount) {
-    struct shore__gate *gate = l->front.drive.gate;
-    return gate && shore__front_is_of_attempt(&l->front, c->job)
-               ? gate->over_ns(gate, lane, l->volume.desc.drive, amount)
-               : 0;
+    return shore__front_is_of_attempt(&l->front, c->job) ? shore__local_gate_ns(l, lane, amount) : 0;
 }
 
 static void submit_op(struct shore__pipeline *p, struct chunk *c, struct shore__io_op what) {
@@ -28,15 +25,10 @@ static void submit_op(struct shore__pipeline *p, struct chunk *c, struct shore__
     assert(c->pending < shore__local_chunk_ops(&p->l->front.config));
     *op = what;
     op->user = c;
-    op->begun_ns = shore__recorder_clock(p->l->front.drive.recorder);
-    int rc = shore__io_submit(p->l->update_io, op);
-    if (rc) {
-        op->rc = rc;
-        shore__local_io_failed(p->l, c->job, op);
-        c->failed = true;
-    } else {
+    if (shore__local_io_begin(p->l, p->l->update_io, c->job, op))
         c->pending++;
-    }
+    else
+        c->failed = true;
 }
 
 void shore__chunk_move(struct shore__pipeline *p, struct chunk *c, enum shore__io_kind kind, void *buffer,
@@ -65,7 +57,6 @@ void shore__chunk_hold(struct shore__pipeline *p, struct chunk *c, enum shore_la
     uint64_t amount = amount_of(p->l, c, lane);
     if (!amount) return;
     uint64_t over_ns = gate_ns(p->l, c, lane, amount);
-    if (lane != SHORE_LANE_DRIVE_UPDATE) shore__local_crossed(p->l, lane, over_ns, amount);
     submit_op(p, c, (struct shore__io_op){.kind = SHORE__IO_PAUSE, .not_before_ns = over_ns});
 }
 

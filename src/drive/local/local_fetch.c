@@ -46,29 +46,18 @@ static void finish_job(struct fetcher *f, struct shore__local_job *job) {
     shore__front_finish(&l->front, &l->front.fetches, job);
 }
 
-/* When a gate lets the work end; 0: no gate. */
-static uint64_t gate_ns(const struct fetcher *f, enum shore_lane lane, uint64_t bytes) {
-    struct shore__gate *gate = f->l->front.drive.gate;
-    return gate ? gate->over_ns(gate, lane, f->l->volume.desc.drive, bytes) : 0;
-}
-
 static void submit_op(struct fetcher *f, struct span *p, enum shore__io_kind kind, void *buffer, uint64_t offset,
                       size_t bytes) {
     assert(p->pending < SHORE_PLANE_COUNT);
     struct shore__io_op *op = &p->op[p->pending];
     *op = (struct shore__io_op){.kind = kind, .buffer = buffer, .offset = offset, .bytes = (uint32_t)bytes, .user = p};
-    op->begun_ns = shore__recorder_clock(f->l->front.drive.recorder);
     enum shore_lane lane = kind == SHORE__IO_WRITE ? SHORE_LANE_DRIVE_WRITE : SHORE_LANE_DRIVE_READ;
-    uint64_t drive_ns = gate_ns(f, lane, bytes);
+    uint64_t drive_ns = shore__local_gate_ns(f->l, lane, bytes);
     op->not_before_ns = drive_ns > p->link_ns ? drive_ns : p->link_ns;
-    int rc = shore__io_submit(f->l->fetch_io, op);
-    if (rc) {
-        op->rc = rc;
-        shore__local_io_failed(f->l, p->job, op);
-        p->failed = true;
-    } else {
+    if (shore__local_io_begin(f->l, f->l->fetch_io, p->job, op))
         p->pending++;
-    }
+    else
+        p->failed = true;
 }
 
 static enum shore_plane plane_of(enum shore_fetch_kind kind) {
@@ -228,10 +217,7 @@ static uint64_t cross_link(struct fetcher *f, const struct span *p, const struct
                     ? p->count * each /* in the other kinds, the padding behind a block does not cross */
                     : shore__layout_bytes(layout, job->block, job->segment + p->at, p->count, each);
     }
-    enum shore_lane lane = in ? SHORE_LANE_LINK_IN : SHORE_LANE_LINK_OUT;
-    uint64_t over_ns = gate_ns(f, lane, bytes);
-    shore__local_crossed(f->l, lane, over_ns, bytes);
-    return over_ns;
+    return shore__local_gate_ns(f->l, in ? SHORE_LANE_LINK_IN : SHORE_LANE_LINK_OUT, bytes);
 }
 
 static void start_span(struct fetcher *f, struct span *p) {
