@@ -1,30 +1,18 @@
 /* The description of this machine that was kept: where, and whether it still is one. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/cache_file.h"
 #include "base/diag.h"
 #include "base/units.h"
 #include "files/atomic.h"
 #include "machine/machine.h"
 
+#define KEPT "machine.json"
 #define DAYS_MOST 90
 #define MEMORY_DIFFERS 0.02 /* what the kernel keeps for itself changes with its version */
-
-/* malloc'ed; NULL: there is no home directory, or no memory. */
-static char *kept_path(bool directory) {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    bool given = cache && cache[0] == '/';
-    char *path = NULL;
-    if (!given && !(home && *home)) return NULL;
-    if (asprintf(&path, "%s%s/longshore%s", given ? cache : home, given ? "" : "/.cache",
-                 directory ? "" : "/machine.json") < 0)
-        return NULL;
-    return path;
-}
 
 /* Why a description is not this machine's any more; NULL: it is. */
 static const char *stale(const struct shore_machine *m, char *why, size_t bytes) {
@@ -56,7 +44,7 @@ int shore_machine_kept(struct shore_machine **out, struct shore_diag *diag) {
     if (named && strcmp(named, "none") == 0)
         return shore__fail(diag, SHORE_EMISSING, "LONGSHORE_MACHINE=none: no machine is read");
     if (named && *named) return shore_machine_read(named, out, diag);
-    char *path = kept_path(false);
+    char *path = shore__cache_file(KEPT);
     if (!path || access(path, F_OK) != 0) {
         free(path);
         return shore__fail(diag, SHORE_EMISSING, "this machine was not measured");
@@ -97,7 +85,7 @@ static void take_from_kept(struct shore_machine *m, const char *path) {
 }
 
 int shore_machine_keep(const struct shore_machine *given, struct shore_diag *diag) {
-    char *directory = kept_path(true), *path = kept_path(false), *text;
+    char *path = shore__cache_file(KEPT), *text;
     struct shore_machine machine = *given;
     struct shore__atomic file;
     int rc = 0;
@@ -105,14 +93,9 @@ int shore_machine_keep(const struct shore_machine *given, struct shore_diag *dia
     text = shore_machine_json(&machine);
     if (!text)
         rc = shore__out_of_memory(diag);
-    else if (!directory || !path)
+    else if (!path)
         rc = shore__fail(diag, SHORE_EMISSING, "there is no home directory to keep it in: set XDG_CACHE_HOME");
-    for (char *slash = directory; !rc && slash;) { /* each folder on the way */
-        slash = strchr(slash + 1, '/');
-        if (slash) *slash = '\0';
-        if (mkdir(directory, 0777) && errno != EEXIST) rc = shore__fail_errno(diag, directory, "cannot be made");
-        if (slash) *slash = '/';
-    }
+    if (!rc) rc = shore__cache_directories(path, diag);
     if (!rc) rc = shore__atomic_open(path, &file, diag);
     if (!rc) {
         rc = shore__write_at(file.fd, text, strlen(text), 0, path, diag);
@@ -122,7 +105,6 @@ int shore_machine_keep(const struct shore_machine *given, struct shore_diag *dia
             rc = shore__atomic_commit(&file, diag);
     }
     free(text);
-    free(directory);
     free(path);
     return rc;
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "base/cache_file.h"
 #include "base/diag.h"
 #include "base/units.h"
 
@@ -17,18 +18,12 @@ static const char source[] =
 #include "near/update_cl.inc"
     ;
 
-/* Names the file, and makes its directories. */
 static void find_cache(struct shore__cl_program *p) {
-    const char *home = getenv("HOME"), *cache = getenv("XDG_CACHE_HOME");
-    bool own = !cache || cache[0] != '/';
-    if (own && (!home || home[0] != '/')) return;
-    snprintf(p->file, sizeof p->file, "%.700s%s/longshore/opencl/%016llx", own ? home : cache, own ? "/.cache" : "",
-             (unsigned long long)XXH3_64bits(p->key, strlen(p->key)));
-    for (char *slash = strchr(p->file + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        mkdir(p->file, 0777);
-        *slash = '/';
-    }
+    char name[64];
+    snprintf(name, sizeof name, "opencl/%016llx", (unsigned long long)XXH3_64bits(p->key, strlen(p->key)));
+    char *file = shore__cache_file(name);
+    if (file && strlen(file) < sizeof p->file) snprintf(p->file, sizeof p->file, "%s", file);
+    free(file);
 }
 
 /* malloc'ed; NULL: cannot be read. */
@@ -112,7 +107,7 @@ void shore__cl_program_keep(const struct shore__cl_device *device, const struct 
     char file[sizeof p->file + 16];
     size_t bytes = 0, key = strlen(p->key) + 1;
     if (!*p->file || device->cl->clGetProgramInfo(p->program, CL_PROGRAM_BINARY_SIZES, sizeof bytes, &bytes, NULL) ||
-        bytes == 0)
+        bytes == 0 || shore__cache_directories(p->file, NULL))
         return;
     unsigned char *data = malloc(bytes), hash[HASH_BYTES];
     snprintf(file, sizeof file, "%s.%ld", p->file, (long)getpid());
