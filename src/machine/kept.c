@@ -64,13 +64,12 @@ int shore_machine_kept(struct shore_machine **out, struct shore_diag *diag) {
 
 /* What only the package measures stays, if a measurement without it comes after. */
 static void take_from_kept(struct shore_machine *m, const char *path) {
-    static const struct shore__rates none[SHORE_WORKS][SHORE_PRECISIONS];
     struct shore_machine *old;
     struct shore_diag reason;
     char why[256];
     if (!path || shore_machine_read(path, &old, &reason)) return;
     if (!stale(old, why, sizeof why)) {
-        if (memcmp(m->torch_rate, none, sizeof none) == 0) memcpy(m->torch_rate, old->torch_rate, sizeof none);
+        if (!shore__rates_given(m->torch_rate)) memcpy(m->torch_rate, old->torch_rate, sizeof m->torch_rate);
         if (!m->gpu_memory && !m->pinned_memory) {
             m->gpu_memory = old->gpu_memory;
             m->pinned_memory = old->pinned_memory;

@@ -64,10 +64,10 @@ static const unsigned char precisions[SHORE_PRECISIONS][SHORE_PRECISIONS] = {
                              SHORE_PRECISION_FP32},
 };
 
-bool shore__machine_computes(const struct shore_machine *machine) {
+bool shore__rates_given(const struct shore__rates rates[SHORE_WORKS][SHORE_PRECISIONS]) {
     for (int kind = 0; kind < SHORE_WORKS; kind++)
         for (int p = 0; p < SHORE_PRECISIONS; p++)
-            if (machine->rate[kind][p].n) return true;
+            if (rates[kind][p].n) return true;
     return false;
 }
 

@@ -91,8 +91,8 @@ void shore__machine_here(struct shore_machine *out);
 /* What stands in for a machine that nobody measured: some cores, and one fast drive. */
 const struct shore_machine *shore__machine_assumed(void);
 
-/* Whether its description says how fast it computes products. */
-bool shore__machine_computes(const struct shore_machine *machine);
+/* Whether a description says how fast it computes products: machine->rate, torch_rate. */
+bool shore__rates_given(const struct shore__rates rates[SHORE_WORKS][SHORE_PRECISIONS]);
 /* The rate of work; rows 0: of many. Of a kind, precision or number of rows that is not given, the nearest that is.
  * machine NULL: the assumed one, which also has what no rate is near to. */
 double shore__machine_rate(const struct shore_machine *machine, enum shore_work_kind kind,

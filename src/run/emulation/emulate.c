@@ -28,7 +28,7 @@ int shore__emulation_open(const char *name, struct shore_machine **out, struct s
     if (rc) return rc;
     const struct shore_machine *m = *out;
     if (m->link[0] > 0 || m->link[1] > 0 || m->ndrives || m->forward_seconds > 0 || m->backward_seconds > 0 ||
-        m->host_update > 0 || m->host_buffers || shore__machine_computes(m))
+        m->host_update > 0 || m->host_buffers || shore__rates_given(m->rate))
         return 0;
     shore_machine_free(*out);
     *out = NULL;

@@ -180,7 +180,7 @@ static double share_of(const struct shore__model *model, uint32_t block) {
 
 void shore__tempo_take_computing(struct shore__tempo *t, double forward, double backward) {
     if (!t || t->machine.forward_seconds > 0 || t->machine.backward_seconds > 0) return;
-    if (!shore__machine_computes(&t->machine)) return;
+    if (!shore__rates_given(t->machine.rate)) return;
     t->machine.forward_seconds = forward;
     t->machine.backward_seconds = backward;
 }
