@@ -171,28 +171,30 @@ static void compare(struct shore__page *p, const char *name, double plan, double
 /* Work of a lane beside what the step was charged for it. */
 static void put_lanes(struct shore__page *p, const struct shore__told *t) {
     static const struct {
-        const char *name, *style, *lanes[4];
-        int charges[3];
+        const char *name;
+        enum shore_lane first, last;
+        enum shore_charge from, to;
     } rows[] = {
-        {"computing", "k0", {"gpu"}, {SHORE_CHARGE_FORWARD, SHORE_CHARGE_AGAIN, SHORE_CHARGE_BACKWARD}},
-        {"updates on the host", "k3", {"host_update"}, {SHORE_CHARGE_UPDATE, -1}},
-        {"copies to and from the GPU", "k4", {"bus_in", "bus_out"}, {SHORE_CHARGE_BUS, -1}},
-        {"the link", "k5", {"link"}, {SHORE_CHARGE_LINK, -1}},
-        {"the drives", "k6", {"drive_read", "drive_write", "drive_mixed", "drive_compute"}, {SHORE_CHARGE_DRIVE, -1}},
-        {"commit", "k7", {"commit"}, {SHORE_CHARGE_COMMIT, -1}},
+        {"computing", SHORE_LANE_COMPUTE, SHORE_LANE_COMPUTE, SHORE_CHARGE_FORWARD, SHORE_CHARGE_BACKWARD},
+        {"updates on the host", SHORE_LANE_HOST_UPDATE, SHORE_LANE_HOST_UPDATE, SHORE_CHARGE_UPDATE,
+         SHORE_CHARGE_UPDATE},
+        {"copies to and from the GPU", SHORE_LANE_BUS_IN, SHORE_LANE_BUS_OUT, SHORE_CHARGE_BUS, SHORE_CHARGE_BUS},
+        {"the link", SHORE_LANE_LINK_IN, SHORE_LANE_LINK_OUT, SHORE_CHARGE_LINK, SHORE_CHARGE_LINK},
+        {"the drives", SHORE_LANE_DRIVE_READ, SHORE_LANE_DRIVE_UPDATE, SHORE_CHARGE_DRIVE, SHORE_CHARGE_DRIVE},
+        {"commit", SHORE_LANE_COMMIT, SHORE_LANE_COMMIT, SHORE_CHARGE_COMMIT, SHORE_CHARGE_COMMIT},
     };
     const json_t *lanes = json_object_get(t->plan, "lanes");
     if (!lanes || !t->usual.charged) return;
     shore__page_put(p, "<table><thead><tr><th>lane</th><th>works, by plan</th><th>took of the step</th></tr></thead>");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         double work = 0, took = 0;
-        for (int k = 0; k < 4 && rows[i].lanes[k]; k++)
-            work = fmax(work, shore__json_amount(lanes, rows[i].lanes[k]));
-        for (int k = 0; k < 3 && rows[i].charges[k] >= 0; k++)
-            took += t->usual.charges[rows[i].charges[k]];
+        for (enum shore_lane lane = rows[i].first; lane <= rows[i].last; lane++)
+            work = fmax(work, shore__json_amount(lanes, shore_lane_name(lane)));
+        for (enum shore_charge charge = rows[i].from; charge <= rows[i].to; charge++)
+            took += t->usual.charges[charge];
         if (!(work > 0) && !(took > 0)) continue;
         shore__page_put(p, "<tr><th>");
-        shore__figure_key(p, 0, rows[i].style);
+        shore__figure_key(p, 0, shore__charge_style(rows[i].from));
         shore__page_put(p, "%s</th><td>%s</td><td>%s</td></tr>", rows[i].name, shore__format_seconds(work).text,
                         shore__format_seconds(took).text);
     }
