@@ -114,3 +114,45 @@ def test_a_division_that_is_little_faster_is_left(tmp_path):
         engine.step()
     assert len(calls) == 1 and core.streams.slots == 3
     engine.close()
+
+
+def faster_by(own, times):
+    """What stands for Plan.again(): another division with one slot, by these times faster than the one of now."""
+
+    def again(trace, slots, rates):
+        now, other = own(trace, slots, rates)
+        other.times.step_seconds = now.times.step_seconds / times.pop(0)
+        return now, dataclasses.replace(other, pages=1, spare_bytes=0)
+
+    return again
+
+
+def test_memory_that_another_engine_got_meanwhile_is_not_divided(tmp_path):
+    engine = longshore.wrap(models.gpt2(), run=tmp_path / "run", memory="64MiB", lr=1e-3)
+    core = core_of(engine)
+    core.plan.again = faster_by(core.plan.again, [2.0])
+    for n, batch in enumerate(models.tokens(3)):
+        if n == 2:
+            other = longshore.wrap(models.gpt2(), run=tmp_path / "other", trains=False)
+            had = core.streams.slots, core.plan.total_bytes, core.plan.spare_bytes
+            assert core.outlook.better is not None and core.plan.taken_bytes > 0 and had[0] == 3
+        engine.backward(engine(**batch).loss)
+        engine.step()
+    assert core.outlook.better is None
+    assert (core.streams.slots, core.plan.total_bytes, core.plan.spare_bytes) == had
+    other.close()
+    engine.close()
+
+
+def test_a_division_is_forgotten_where_a_later_plan_is_no_faster(tmp_path):
+    engine = longshore.wrap(models.gpt2(), run=tmp_path / "run", memory="64MiB", lr=1e-3)
+    core = core_of(engine)
+    core.plan.again = faster_by(core.plan.again, [2.0, 1.0])
+    for n, batch in enumerate([*models.tokens(2), *models.tokens(3, length=24)]):
+        if n == 4:
+            engine.optimizer.zero_grad()
+        loss = engine(**batch).loss
+        loss.backward()
+        engine.optimizer.step()  # without zero_grad(): gradients stay, and memory is not divided
+        assert (core.outlook.better is not None) == (n in (1, 2)) and core.streams.slots == 3
+    engine.close()

@@ -21,6 +21,7 @@ from .memory_plan import FASTER
 from .sleep import sleep, wake
 
 STEPS = 101  # so many of the last steps are told of
+DIVIDED = "pages", "gradient_bytes", "spare_bytes", "total_bytes"  # of a Plan and a Division
 _log = logging.getLogger("longshore")
 
 
@@ -35,7 +36,8 @@ class Outlook:
         self.took = deque(maxlen=STEPS)  # seconds, since it was planned
         self.told = False  # that no other plan saves enough time since rates have changed
         self.passes = []  # sizes of the inputs of the step that gathers
-        self.better = None  # (the Division of now, a faster one that the next step begins with, tokens)
+        # (the Division of now, a faster one that the next step begins with, tokens, _sizes() that it is for)
+        self.better = None
 
     @functools.cached_property
     def drift(self):
@@ -81,14 +83,14 @@ class Outlook:
 
     def _plan(self, trace):
         core, tokens = self.core, trace.tokens
-        streams, drift = core.streams, self.drift
+        streams, drift, self.better = core.streams, self.drift, None
         try:
             now, other = core.plan.again(trace, streams.slots, drift.rates())
         except LongshoreError:
             return
         faster = other.times.step_seconds < FASTER * now.times.step_seconds
         if faster and streams.device is None and not core.plan.taken_bytes:
-            self.better = now, other, tokens
+            self.better = now, other, tokens, self._sizes()
         else:
             self._say(now, now, tokens)
         kept_plan.keep(core, trace, drift.machine)
@@ -99,8 +101,14 @@ class Outlook:
         gradients = self.core.gradients
         if gradients.adds or gradients.has_pass or any(block.arrived for block in gradients.blocks):
             return
-        (now, other, tokens), self.better = self.better, None
-        self._say(now, other if self._apply(other) else now, tokens)
+        (now, other, tokens, sizes), self.better = self.better, None
+        may = sizes == self._sizes()  # otherwise another engine has got some of the memory meanwhile
+        self._say(now, other if may and self._apply(other) else now, tokens)
+
+    def _sizes(self):
+        """How memory is divided, and what of it is taken."""
+        plan = self.core.plan
+        return {name: getattr(plan, name) for name in (*DIVIDED, "taken_bytes")}
 
     def _say(self, before, now, tokens):
         """Says what a step takes. before, now: the Division until now, and from now on."""
