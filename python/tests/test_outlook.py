@@ -9,7 +9,7 @@ import torch
 import longshore
 import models
 from longshore.model import trace as tracing
-from longshore.run import outlook
+from longshore.run import outlook, room
 from longshore.run.engine_surface import core_of
 
 
@@ -155,4 +155,21 @@ def test_a_division_is_forgotten_where_a_later_plan_is_no_faster(tmp_path):
         loss.backward()
         engine.optimizer.step()  # without zero_grad(): gradients stay, and memory is not divided
         assert (core.outlook.better is not None) == (n in (1, 2)) and core.streams.slots == 3
+    engine.close()
+
+
+def test_a_division_that_finds_no_memory_is_undone(tmp_path, monkeypatch):
+    def wake(core):
+        raise longshore.LongshoreError("no memory")
+
+    engine = longshore.wrap(models.gpt2(), run=tmp_path / "a", memory="64MiB", lr=1e-3)
+    core, batches = core_of(engine), models.tokens(3)
+    core.plan.again = faster_by(core.plan.again, [2.0])
+    monkeypatch.setattr(room, "wake", wake)
+    had = core.streams.slots, core.gradients.room, core.plan.total_bytes, core.plan.spare_bytes
+    for batch in batches:
+        engine.backward(engine(**batch).loss)
+        engine.step()
+    assert core.outlook.better is None and core.outlook.planned
+    assert (core.streams.slots, core.gradients.room, core.plan.total_bytes, core.plan.spare_bytes) == had
     engine.close()

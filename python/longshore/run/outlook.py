@@ -13,12 +13,11 @@ from collections import deque
 
 from .. import native
 from ..errors import LongshoreError
-from ..model.slots import divide
-from . import kept_plan
+from . import kept_plan, room
 from .device_memory import larger, sizes
 from .drift import Drift
 from .memory_plan import FASTER
-from .sleep import sleep, wake
+from .sleep import wake
 
 STEPS = 101  # so many of the last steps are told of
 DIVIDED = "pages", "gradient_bytes", "spare_bytes", "total_bytes"  # of a Plan and a Division
@@ -146,23 +145,15 @@ class Outlook:
     def _apply(self, division):
         """Divides the budget as planned. Returns whether it could: nothing is in use between two steps."""
         core = self.core
+        before = {name: getattr(core.plan, name) for name in DIVIDED}
         try:
-            sleep(core)
+            room.change(core, **{name: getattr(division, name) for name in DIVIDED})
         except LongshoreError:
-            return False
-        plan = core.plan
-        before = plan.pages, plan.gradient_bytes, plan.spare_bytes, plan.total_bytes
-        for numbers in ((division.pages, division.gradient_bytes, division.spare_bytes, division.total_bytes), before):
-            plan.pages, plan.gradient_bytes, plan.spare_bytes, plan.total_bytes = numbers
-            core.gradients.room = plan.gradient_bytes
-            core.streams.tier.resize(*divide(core.streams, plan.pages))
-            try:
+            if core.streams.asleep is not None:  # there is too little memory for it
+                room.change(core, **before)
                 wake(core)
-                break
-            except LongshoreError:
-                if numbers is before:
-                    raise
-        return numbers is not before
+            return False
+        return True
 
     def ended(self):
         """The engine is closed: says plan against truth."""
