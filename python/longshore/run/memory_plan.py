@@ -194,8 +194,8 @@ class Needs:
         return times_of(planned if code else made), 0, diag  # at the least, rows that no more share have no room
 
     def described(self, memory=0, way=None, held=None):
-        """Returns (the StepProgram for a budget, {name: its tensor that plan() asks for}, the least that works). way:
-        that of activations, if they are planned, too. held: as a StepProgram takes it; then the least is 0."""
+        """Returns (the StepProgram for a budget, {name: its tensor that plan() asks for}). way: that of activations, if
+        they are planned, too. held: as a StepProgram takes it."""
         given = self.trace, self.fixed, self.offloads and self.activations != "host", held
         program = StepProgram(self.layout, self.page_bytes, self.fleet, self.one_memory, *given)
         backward, rows = [operation for operation, _ in program.backward], {}
@@ -230,7 +230,7 @@ class Needs:
             rows["spare"] = program.add("state", 0, self.spare, by=backward, **read)
         if way is not None:
             self.whole.describe(program, way)
-        return program, rows, 0 if held is not None else sums_of(program.plan(0)[0]).minimum_bytes
+        return program, rows
 
     def ways(self):
         """Ways to describe the step."""
@@ -238,7 +238,7 @@ class Needs:
 
     def least(self):
         """The smallest budget that works."""
-        return min(self.described(way=way)[2] for way in self.ways())
+        return min(sums_of(self.described(way=way)[0].plan(0)[0]).minimum_bytes for way in self.ways())
 
     def divisions(self):
         """[(who divides a budget, what is fixed meanwhile)]: an order of thumb, and where it is known what computes,
@@ -265,14 +265,15 @@ class Needs:
             self.fixed = {**given, **fixed}
             if found:  # an open run's drives have the buffers that they began with
                 self.fixed["drives"] = found[0].fates["rings"].bytes
-            program, rows, least = self.described(memory, way)
+            program, rows = self.described(memory, way)
             made, code, diag = program.plan(memory, there, machine, policy)
             chosen = way and self.whole.chosen(made, way)
             fates = {name: fate_of(made, row) for name, row in rows.items() if row is not None}
             self.fixed = given
             times, code, diag = (None, code, diag) if code else self.times(made, fates, memory, there, machine, way)
-            comfortable = found[0].comfortable if found else sums_of(made).comfortable_bytes  # with all state
-            found.append(Planned(program, rows, fates, made, code, diag, chosen, times, least, comfortable))
+            sums = sums_of(made)
+            comfortable = found[0].comfortable if found else sums.comfortable_bytes  # with all state
+            found.append(Planned(program, rows, fates, made, code, diag, chosen, times, sums.minimum_bytes, comfortable))
         others = [each for each in found[1:] if not each.code]
         best = min(others, key=lambda each: each.times.step_seconds, default=found[0])
         if not found[0].code and best.times.step_seconds >= FASTER * found[0].times.step_seconds:
