@@ -63,7 +63,7 @@ class Plan:
     crossing_bytes: int = 0  # the most that gradients and activations on their way take
     process: Any = None  # the ProcessBudget, if memory= is a promise about the whole process
     slots_beside: Callable[[int], int] | None = None  # how many slots gpu_memory has room for beside so many bytes
-    again: Callable | None = None  # plans again for a Trace: see plan()
+    again: Callable | None = None  # (trace, slots, rates): plans it again, see Needs.again(); None: it stays as it is
     activations: Any = None  # what becomes of them (Chosen), if they were planned, too
     beside: Callable | None = None  # plans them beside this engine: see Needs.beside()
     trace_steps: int = 0  # how many of the last steps are recorded
@@ -90,6 +90,17 @@ class Plan:
         self.spare_bytes += of_state
 
 
+@dataclass
+class Division:
+    """A division of the budget, and how long steps take with it."""
+
+    pages: int
+    gradient_bytes: int
+    spare_bytes: int
+    total_bytes: int  # without these
+    times: Any  # struct shore_plan_times
+
+
 class Planned(NamedTuple):
     """A program and its plan."""
 
@@ -104,16 +115,15 @@ class Planned(NamedTuple):
     least: int  # the smallest budget
     comfortable: int  # one that keeps everything
 
+    def count(self, name):
+        """How many there are of "pages" or "slots"; 1: there are no layers."""
+        return self.fates[name].count if name in self.fates else 1
 
-@dataclass
-class Division:
-    """A division of the budget, and how long steps take with it."""
-
-    pages: int
-    gradient_bytes: int
-    spare_bytes: int
-    total_bytes: int  # without these
-    times: Any  # struct shore_plan_times
+    def division(self):
+        """The Division that it makes. Raises LongshoreError if it does not fit."""
+        native.check(self.code, self.diag)
+        gradients, spare = self.fates["gradients"].bytes, self.fates["spare"].bytes
+        return Division(self.count("pages"), gradients, spare, sums_of(self.made).total_bytes - spare, self.times)
 
 
 class Needs:
@@ -272,13 +282,24 @@ class Needs:
             self.fixed = given
             times, code, diag = (None, code, diag) if code else self.times(made, fates, memory, there, machine, way)
             sums = sums_of(made)
-            comfortable = found[0].comfortable if found else sums.comfortable_bytes  # with all state
-            found.append(Planned(program, rows, fates, made, code, diag, chosen, times, sums.minimum_bytes, comfortable))
+            full = found[0].comfortable if found else sums.comfortable_bytes  # with all state
+            found.append(Planned(program, rows, fates, made, code, diag, chosen, times, sums.minimum_bytes, full))
         others = [each for each in found[1:] if not each.code]
         best = min(others, key=lambda each: each.times.step_seconds, default=found[0])
         if not found[0].code and best.times.step_seconds >= FASTER * found[0].times.step_seconds:
             return found[0]
         return best
+
+    def again(self, plan, rings, memory, there, trace, slots, rates):
+        """[the Division of a Plan of these needs, the one that suits the Trace of a step]. rings: bytes of the drives'
+        buffers, which an open run keeps. slots: of a device, as many as there are. rates: struct shore_machine *."""
+        sizes = {"gradients": plan.gradient_bytes, "state": plan.spare_bytes}
+        now = {"pages of layers": plan.pages, "slots of layers": slots, **sizes}
+        self.trace, self.fixed = trace, {"drives": rings}
+        if self.device is not None:
+            self.fixed["slots of layers"] = slots
+        divisions = [(lib.SHORE_POLICY_ORDER, now)], None
+        return [self.planned(memory, there, rates, each).division() for each in divisions]
 
     def beside(self, whole, nbytes):
         """The Chosen of activations within so many bytes beside an engine that is there. None: they do not fit."""
@@ -380,8 +401,7 @@ def plan(
     memory = shared_budget.within(memory or by_default, least)
     rates = machines.of(None).handle(device) if rates is None else rates
     planned = needs.planned(memory, max(there, one_slot), rates)
-    program, rows, made, chosen = planned.program, planned.rows, planned.made, planned.chosen
-    native.check(planned.code, planned.diag)
+    division, program, rows, chosen = planned.division(), planned.program, planned.rows, planned.chosen
     least_slots = int(least_there == one_slot)
 
     def slots_beside(nbytes):
@@ -392,31 +412,14 @@ def plan(
         beside = program.plan(memory, there - nbytes, rates)[0]
         return 1 if rows["slots"] is None else fate_of(beside, rows["slots"]).count
 
-    def again(trace, slots, rates=rates):
-        """(the Division of this plan, the one that suits the Trace of a step). slots: of a device, as many as there
-        are. rates: as of plan(), if they have changed."""
-        sizes = {"gradients": out.gradient_bytes, "state": out.spare_bytes}
-        now = {"pages of layers": out.pages, "slots of layers": slots, **sizes}
-        needs.trace, needs.fixed = trace, {"drives": fates["rings"].bytes}
-        if device is not None:
-            needs.fixed["slots of layers"] = slots
-        found = []
-        for divisions in ([(lib.SHORE_POLICY_ORDER, now)], None):
-            other = needs.planned(memory, max(there, one_slot), rates, divisions)
-            native.check(other.code, other.diag)
-            spare, most = other.fates["spare"].bytes, sums_of(other.made).total_bytes
-            count = other.fates["pages"].count if "pages" in other.fates else 1
-            found.append(Division(count, other.fates["gradients"].bytes, spare, most - spare, other.times))
-        return found
-
-    fates = {name: planned.fates.get(name) for name in rows}
-    beside = needs.of_activations(made, chosen)
-    kept, total, pool = fates["spare"].bytes, sums_of(made).total_bytes - beside, fates.get("pool")
+    beside, rings = needs.of_activations(planned.made, chosen), planned.fates["rings"].bytes
+    kept, pool = division.spare_bytes, planned.fates.get("pool")
+    total = division.total_bytes + kept - beside
     pool_bytes, pinned = 0 if pool is None else pool.bytes, {}
     if device is not None:
         parts, pool_bytes = needs.pinned, pool_bytes // ALIGN * ALIGN
         pinned = {"landing_bytes": parts.landing, "staging_bytes": parts.ring, "pinned": parts.sizes(pool_bytes)}
-    slots, pages = (1 if fate is None else fate.count for fate in (fates.get("slots"), fates["pages"]))
+    slots, pages = planned.count("slots"), division.pages
     if unified:
         slots = least_slots = pages
         gpu_memory = _beside(gpu_memory, total if by_default else memory)
@@ -424,10 +427,10 @@ def plan(
     if by_default:
         most = min(most, max(total, gpu_memory.free - gpu_memory.limit))
     out = Plan(
-        ring_bytes=0 if fates["rings"].bytes >= needs.rings[1] else needs.rings[0],
+        ring_bytes=0 if rings >= needs.rings[1] else needs.rings[0],
         pages=pages,
         slots=0 if device is None else slots,
-        gradient_bytes=fates["gradients"].bytes,
+        gradient_bytes=division.gradient_bytes,
         pool_bytes=chosen.pool_bytes if chosen else pool_bytes,
         room_bytes=0 if pool is None else min(4 * memory, ROOM_BYTES) if room is None else room,
         aside_bytes=needs.block,
@@ -443,10 +446,10 @@ def plan(
         least_slots_bytes=least_there,
         crossing_bytes=2 * max(needs.block, min(pool_bytes, CROSSING_BYTES)),
         slots_beside=slots_beside,
-        again=None if shared else again,
         activations=chosen,
         beside=needs.beside,
         trace_steps=how.get("trace", 0),
         state_bytes=needs.state,
     )
+    out.again = None if shared else functools.partial(needs.again, out, rings, memory, max(there, one_slot))
     return out
