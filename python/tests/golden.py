@@ -213,6 +213,16 @@ def plan_of(engine):
     return {**chosen, "slots": chosen.get("pages", chosen["slots"])}
 
 
+def keep_division(engine):
+    """Lets memory stay divided as it is: packages divide it anew by how long steps take here, which no file can say."""
+    try:
+        from longshore.run.engine_surface import core_of
+
+        core_of(engine).plan.again = None
+    except ImportError:
+        pass
+
+
 def run(case, directory, far, until, memory=None):
     """What the case comes to, in words that are compared one by one. memory: bytes; None: as this package plans."""
     import longshore
@@ -225,6 +235,7 @@ def run(case, directory, far, until, memory=None):
     memory = memory or budget_of(kind, budget, drives, place, how)
     trace = os.environ["LONGSHORE_TRACE"] = str(place / "trace")
     with longshore.wrap(model, run=place / "run", drives=drives, memory=memory, **how) as engine:
+        keep_division(engine)
         digest = train(engine, batch, until)
         chosen = plan_of(engine)
         plan = [f"{key} {chosen.get(key)}" for key in PLANNED]
