@@ -78,7 +78,7 @@ int shore__tokenizer_decode(struct shore__tokenizer *t, const uint32_t *ids, siz
 /* Files kept of a tokenizer's directory: its own, and those that say how to talk to its model. */
 #define SHORE__TOKENIZER_FILES                                                                        \
     "vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", \
-        "added_tokens.json", "tokenizer.model", "chat_template.jinja", "generation_config.json"
+        "added_tokens.json", "tokenizer.model", "chat_template.jinja", "chat_template.json", "generation_config.json"
 /* Copies them into another directory (export, runs). The byte-level tokenizer writes a tokenizer.json that the
  * `tokenizers` library loads with the same ids. */
 int shore__tokenizer_save(const struct shore__tokenizer *t, const char *directory, struct shore_diag *diag);

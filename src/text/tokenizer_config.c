@@ -64,7 +64,8 @@ struct reading {
 
 static bool is_kept(const char *key) {
     return !strcmp(key, "tokenizer_class") || !strcmp(key, "add_prefix_space") || !strcmp(key, "legacy") ||
-           !strcmp(key, "additional_special_tokens") || !strcmp(key, "extra_special_tokens") || ends_in_token(key);
+           !strcmp(key, "additional_special_tokens") || !strcmp(key, "extra_special_tokens") ||
+           !strcmp(key, "chat_template") || ends_in_token(key);
 }
 
 static int on_key(struct reading *r, const struct shore__json_event *e, struct shore_diag *diag) {

@@ -99,7 +99,7 @@ uint32_t shore__tokenizer_id(const struct shore__tokenizer *t, const char *text,
 /* Facts about tokens from the files beside tokenizer.json, as save_pretrained writes them now and in older versions. */
 struct shore__tokenizer_config {
     const char *directory;
-    json_t *kept;         /* tokenizer_class and what it takes, tokens by role, extra_special_tokens */
+    json_t *kept;         /* tokenizer_class and what it takes, tokens by role, extra_special_tokens, chat_template */
     const char *recorded; /* the tokenizer's name in a run, or NULL */
     bool plain_roles;     /* special tokens have no other rule, whatever a file says */
     json_t *config;       /* config.json */
