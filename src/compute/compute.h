@@ -81,9 +81,10 @@ struct shore__shapes {
     size_t seq_len;    /* T */
     size_t d_model, qkv_width, attn_width /* heads * head_dim */, up_width /* d_ff, or 2 d_ff if gated */, d_ff;
     size_t n_head, n_kv_head, head_dim;
-    size_t vocab_slice; /* rows of a vocabulary slice */
-    size_t last_slice;  /* rows of the last slice; 0: the same */
-    bool backward;      /* false: forward only */
+    size_t vocab_slice;                   /* rows of a vocabulary slice */
+    size_t last_slice;                    /* rows of the last slice; 0: the same */
+    size_t experts, expert_up, expert_ff; /* of a layer, and the widths of one; 0: none */
+    bool backward;                        /* false: forward only */
 };
 
 struct shore__attention {
@@ -92,6 +93,34 @@ struct shore__attention {
     size_t window; /* 0: none; a query sees the last `window` keys, itself included */
     float scale;
 };
+
+/* Experts: a row goes to those with the largest router logits, or, of equal logits, to the ones with the smaller
+ * numbers. Their weights are the softmax of all its logits; renormalised: divided by the sum of the chosen ones. They
+ * are rounded as activations are.
+ *
+ * `route` of a call says what goes where, in the memory of operations: arrays of 4 bytes an element, one after another.
+ * A row's choices are in the order of their experts. "In experts' order" are the rows [rows * chosen, ...] of each
+ * expert in turn, each expert's in the order of rows. */
+struct shore__routing {
+    size_t experts, chosen; /* of a layer; of a row */
+    bool renormalised;
+    size_t stride;      /* elements from an expert's weights to the next one's; the same of gradients, biases' too */
+    size_t bias_stride; /* of biases, as products read them */
+};
+#define SHORE__EXPERTS_MOST 1000u
+enum shore__route_part {
+    SHORE__ROUTE_WEIGHT, /* fp32 [rows, chosen] */
+    SHORE__ROUTE_EXPERT, /* [rows, chosen]: of each choice */
+    SHORE__ROUTE_PLACE,  /* [rows, chosen]: of each choice, in experts' order */
+    SHORE__ROUTE_ROW,    /* [rows * chosen]: of each place */
+    SHORE__ROUTE_FIRST   /* [experts + 1]: place of an expert's first row */
+};
+static inline size_t shore__route_at(enum shore__route_part part, size_t rows, const struct shore__routing *r) {
+    return part * rows * r->chosen;
+}
+static inline size_t shore__route_elems(size_t rows, const struct shore__routing *r) {
+    return shore__route_at(SHORE__ROUTE_FIRST, rows, r) + r->experts + 1;
+}
 
 struct shore__compute_ops {
     /* make: makes every primitive for these shapes, so that no later call does, and takes the workspace: at least the
@@ -195,6 +224,45 @@ struct shore__compute_ops {
                bool gated, size_t rows, size_t width);
     int (*act_backward)(struct shore__compute *c, struct shore__stream *s, shore__buf dx, shore__buf dy, shore__buf x,
                         enum shore__act_fn f, bool gated, size_t rows, size_t width);
+
+    /* ---- experts ---- rows: of tokens, in every call; logits [rows, experts]
+     * route: fills route.
+     * route_backward: dlogits from dweights (fp32 [rows, chosen]) and from `balance` (fp32 [experts], or none), the
+     *   gradient of every row's softmax over all experts.
+     * route_count: load (double [2, experts]) += how often each expert was chosen, and the sums of its softmax, rows in
+     *   order.
+     * experts_gather: y [rows * chosen, d], in experts' order, from x [rows, d].
+     * experts_scatter: y [rows, d] (add: +=) = the sum of a row's choices of x [rows * chosen, d], weighted or not.
+     * experts_linear and its backward: products as above of each expert's rows with its own weights. Gradients of an
+     *   expert without rows are zeros, or stay (add).
+     * experts_bias_backward: db of each expert += column sums of its rows of dy [rows * chosen, n].
+     * experts_weigh: act and dact [rows * chosen, width] are multiplied by the weights of their choices; first,
+     *   dweights = the products of rows of dact with those of act. */
+    int (*route)(struct shore__compute *c, struct shore__stream *s, shore__buf route, shore__buf logits, size_t rows,
+                 const struct shore__routing *r);
+    int (*route_backward)(struct shore__compute *c, struct shore__stream *s, shore__buf dlogits, shore__buf dweights,
+                          shore__buf logits, shore__buf route, shore__buf balance, size_t rows,
+                          const struct shore__routing *r);
+    int (*route_count)(struct shore__compute *c, struct shore__stream *s, shore__buf load, shore__buf logits,
+                       shore__buf route, size_t rows, const struct shore__routing *r);
+    int (*experts_gather)(struct shore__compute *c, struct shore__stream *s, shore__buf y, shore__buf x,
+                          shore__buf route, size_t rows, size_t d, const struct shore__routing *r);
+    int (*experts_scatter)(struct shore__compute *c, struct shore__stream *s, shore__buf y, shore__buf x,
+                           shore__buf route, size_t rows, size_t d, bool weighted, bool add,
+                           const struct shore__routing *r);
+    int (*experts_linear)(struct shore__compute *c, struct shore__stream *s, shore__buf y, shore__buf x, shore__buf w,
+                          shore__buf bias, shore__buf route, size_t rows, size_t n, size_t k, bool w_is_nk,
+                          const struct shore__routing *r);
+    int (*experts_linear_backward_x)(struct shore__compute *c, struct shore__stream *s, shore__buf dx, shore__buf dy,
+                                     shore__buf w, shore__buf route, size_t rows, size_t n, size_t k, bool w_is_nk,
+                                     const struct shore__routing *r);
+    int (*experts_linear_backward_w)(struct shore__compute *c, struct shore__stream *s, shore__buf dw, shore__buf dy,
+                                     shore__buf x, shore__buf route, size_t rows, size_t n, size_t k, bool w_is_nk,
+                                     bool add, const struct shore__routing *r);
+    int (*experts_bias_backward)(struct shore__compute *c, struct shore__stream *s, shore__buf db, shore__buf dy,
+                                 shore__buf route, size_t rows, size_t n, const struct shore__routing *r);
+    int (*experts_weigh)(struct shore__compute *c, struct shore__stream *s, shore__buf dweights, shore__buf dact,
+                         shore__buf act, shore__buf route, size_t rows, size_t width, const struct shore__routing *r);
 
     /* ---- attention ---- qkv [rows, (n_head + 2 n_kv_head) * head_dim]: queries, keys, values.
      * rope: rotates queries and keys in place by half (GPT-NeoX style: pairs (i, i + head_dim / 2)); cos_sin fp32

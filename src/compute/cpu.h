@@ -132,39 +132,53 @@ int shore__cpu_room(struct shore__cpu *c, const struct shore__shapes *s, bool ma
 int shore__cpu_products_room(struct shore__cpu *c, const struct shore__shapes *s, bool make, size_t *workspace_bytes,
                              size_t *packed_bytes, struct shore_diag *diag);
 
+/* Workspace for the products of experts. */
+int shore__cpu_experts_room(struct shore__cpu *c, const struct shore__shapes *s, size_t *bytes,
+                            struct shore_diag *diag);
+
 size_t shore__cpu_attention_workspace(struct shore__cpu *c, const struct shore__shapes *s);
 
 /* Operations in files of their own: the table's member NAME is shore__cpu_NAME. */
-#define SHORE__CPU_OPS(X) \
-    X(weights_changed)    \
-    X(zero)               \
-    X(copy)               \
-    X(widen)              \
-    X(store)              \
-    X(load)               \
-    X(linear)             \
-    X(linear_backward_x)  \
-    X(linear_backward_w)  \
-    X(bias_backward)      \
-    X(head_logits)        \
-    X(head_merge)         \
-    X(head_loss)          \
-    X(head_dlogits)       \
-    X(head_backward_x)    \
-    X(head_backward_w)    \
-    X(round)              \
-    X(embed)              \
-    X(embed_backward)     \
-    X(position)           \
-    X(position_backward)  \
-    X(norm)               \
-    X(norm_backward)      \
-    X(add)                \
-    X(act)                \
-    X(act_backward)       \
-    X(rope)               \
-    X(attention)          \
-    X(attention_backward) \
+#define SHORE__CPU_OPS(X)        \
+    X(weights_changed)           \
+    X(zero)                      \
+    X(copy)                      \
+    X(widen)                     \
+    X(store)                     \
+    X(load)                      \
+    X(linear)                    \
+    X(linear_backward_x)         \
+    X(linear_backward_w)         \
+    X(bias_backward)             \
+    X(head_logits)               \
+    X(head_merge)                \
+    X(head_loss)                 \
+    X(head_dlogits)              \
+    X(head_backward_x)           \
+    X(head_backward_w)           \
+    X(round)                     \
+    X(embed)                     \
+    X(embed_backward)            \
+    X(position)                  \
+    X(position_backward)         \
+    X(norm)                      \
+    X(norm_backward)             \
+    X(add)                       \
+    X(act)                       \
+    X(act_backward)              \
+    X(rope)                      \
+    X(route)                     \
+    X(route_backward)            \
+    X(route_count)               \
+    X(experts_gather)            \
+    X(experts_scatter)           \
+    X(experts_weigh)             \
+    X(experts_linear)            \
+    X(experts_linear_backward_x) \
+    X(experts_linear_backward_w) \
+    X(experts_bias_backward)     \
+    X(attention)                 \
+    X(attention_backward)        \
     X(attention_cached)
 #define SHORE__DECLARE_CPU_OP(name) SHORE__OP_TYPE(name) shore__cpu_##name;
 SHORE__CPU_OPS(SHORE__DECLARE_CPU_OP)

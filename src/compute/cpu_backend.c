@@ -13,11 +13,14 @@
 int shore__cpu_room(struct shore__cpu *c, const struct shore__shapes *shapes, bool make, size_t *workspace_bytes,
                     size_t *packed_bytes, struct shore_diag *diag) {
     SHORE__CPU_SCOPE(c);
-    size_t products = 0;
+    size_t products = 0, experts = 0;
     int err = shore__cpu_products_room(c, shapes, make, &products, packed_bytes, diag);
+    if (!err) err = shore__cpu_experts_room(c, shapes, &experts, diag);
     if (err) return err;
-    size_t attention = shore__cpu_attention_workspace(c, shapes);
-    *workspace_bytes = shore__cpu_whole_pages(products > attention ? products : attention);
+    size_t most = shore__cpu_attention_workspace(c, shapes);
+    if (products > most) most = products;
+    if (experts > most) most = experts;
+    *workspace_bytes = shore__cpu_whole_pages(most);
     return 0;
 }
 

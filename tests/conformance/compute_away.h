@@ -320,22 +320,24 @@ static bool away_check_buf(const struct away *a, shore__buf b) {
         const struct away_##name##_args x = {AWAY_EACH(AWAY_PACK, __VA_ARGS__)};                                   \
         return away_call(s, away_run_##name, true, &x, sizeof x);                                                  \
     }
-/* The same with a description of attention behind them, which does not outlive the call. */
-#define AWAY_ATTENTION(name, ...)                                                                                \
+/* The same with a description behind them, which does not outlive the call. */
+#define AWAY_DESCRIBED(described, name, ...)                                                                     \
     struct away_##name##_args {                                                                                  \
         AWAY_EACH(AWAY_FIELD, __VA_ARGS__)                                                                       \
-        struct shore__attention attention;                                                                       \
+        struct shore__##described described;                                                                     \
     };                                                                                                           \
     static int away_run_##name(struct away *a, void *args) {                                                     \
         const struct away_##name##_args *x = args;                                                               \
         AWAY_EACH(AWAY_IS_HERE, __VA_ARGS__)                                                                     \
-        return a->reference->ops->name(a->reference, NULL AWAY_EACH(AWAY_PASS, __VA_ARGS__), &x->attention);     \
+        return a->reference->ops->name(a->reference, NULL AWAY_EACH(AWAY_PASS, __VA_ARGS__), &x->described);     \
     }                                                                                                            \
     static int away_##name(struct shore__compute *c, struct shore__stream *s AWAY_EACH(AWAY_PARAM, __VA_ARGS__), \
-                           const struct shore__attention *attention) {                                           \
-        const struct away_##name##_args x = {AWAY_EACH(AWAY_PACK, __VA_ARGS__) * attention};                     \
+                           const struct shore__##described *described) {                                         \
+        const struct away_##name##_args x = {AWAY_EACH(AWAY_PACK, __VA_ARGS__) * described};                     \
         return away_call(s, away_run_##name, true, &x, sizeof x);                                                \
     }
+#define AWAY_ATTENTION(...) AWAY_DESCRIBED(attention, __VA_ARGS__)
+#define AWAY_ROUTING(...) AWAY_DESCRIBED(routing, __VA_ARGS__)
 #define B(name) (shore__buf, name)
 #define N(name) (size_t, name)
 #define Y(name) (bool, name)
@@ -369,6 +371,16 @@ AWAY_OP(act_backward, B(dx), B(dy), B(x_), (enum shore__act_fn, f), Y(gated), N(
 AWAY_ATTENTION(attention, B(out), B(lse), B(qkv))
 AWAY_ATTENTION(attention_backward, B(dqkv), B(dout), B(qkv), B(out), B(lse))
 AWAY_ATTENTION(attention_cached, B(out), B(lse), B(qkv), B(keys), B(values), N(rows), N(first), N(capacity))
+AWAY_ROUTING(route, B(route), B(logits), N(rows))
+AWAY_ROUTING(route_backward, B(dlogits), B(dweights), B(logits), B(route), B(balance), N(rows))
+AWAY_ROUTING(route_count, B(load), B(logits), B(route), N(rows))
+AWAY_ROUTING(experts_gather, B(y), B(x_), B(route), N(rows), N(d))
+AWAY_ROUTING(experts_scatter, B(y), B(x_), B(route), N(rows), N(d), Y(weighted), Y(add))
+AWAY_ROUTING(experts_weigh, B(dweights), B(dact), B(act), B(route), N(rows), N(width))
+AWAY_ROUTING(experts_linear, B(y), B(x_), B(w), B(bias), B(route), N(rows), N(n), N(k), Y(w_is_nk))
+AWAY_ROUTING(experts_linear_backward_x, B(dx), B(dy), B(w), B(route), N(rows), N(n), N(k), Y(w_is_nk))
+AWAY_ROUTING(experts_linear_backward_w, B(dw), B(dy), B(x_), B(route), N(rows), N(n), N(k), Y(w_is_nk), Y(add))
+AWAY_ROUTING(experts_bias_backward, B(db), B(dy), B(route), N(rows), N(n))
 
 struct away_rope_args {
     shore__buf qkv, cos_sin;
@@ -457,6 +469,16 @@ static const struct shore__compute_ops away_ops = {
     AWAY_AT(act),
     AWAY_AT(act_backward),
     AWAY_AT(rope),
+    AWAY_AT(route),
+    AWAY_AT(route_backward),
+    AWAY_AT(route_count),
+    AWAY_AT(experts_gather),
+    AWAY_AT(experts_scatter),
+    AWAY_AT(experts_weigh),
+    AWAY_AT(experts_linear),
+    AWAY_AT(experts_linear_backward_x),
+    AWAY_AT(experts_linear_backward_w),
+    AWAY_AT(experts_bias_backward),
     AWAY_AT(attention),
     AWAY_AT(attention_backward),
     AWAY_AT(attention_cached),

@@ -53,9 +53,12 @@ static float lend_float(struct backend *b, float x) {
 static const struct shore__attention *lend_attention(struct backend *b, const struct shore__attention *x) {
     return x;
 }
+static const struct shore__routing *lend_routing(struct backend *b, const struct shore__routing *x) {
+    return x;
+}
 #define LEND(b, x) \
     , _Generic((x), shore__buf : lend_buf, int : lend_int, size_t : lend_size, bool : lend_bool, \
-               float : lend_float, struct shore__attention * : lend_attention)(b, x)
+               float : lend_float, struct shore__attention * : lend_attention, struct shore__routing * : lend_routing)(b, x)
 #define LEND_1(b, x) LEND(b, x)
 #define LEND_2(b, x, ...) LEND(b, x) LEND_1(b, __VA_ARGS__)
 #define LEND_3(b, x, ...) LEND(b, x) LEND_2(b, __VA_ARGS__)

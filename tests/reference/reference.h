@@ -30,5 +30,15 @@ SHORE__OP_TYPE(norm) shore__reference_norm;
 SHORE__OP_TYPE(norm_backward) shore__reference_norm_backward;
 SHORE__OP_TYPE(act) shore__reference_act;
 SHORE__OP_TYPE(act_backward) shore__reference_act_backward;
+SHORE__OP_TYPE(route) shore__reference_route;
+SHORE__OP_TYPE(route_backward) shore__reference_route_backward;
+SHORE__OP_TYPE(route_count) shore__reference_route_count;
+SHORE__OP_TYPE(experts_gather) shore__reference_experts_gather;
+SHORE__OP_TYPE(experts_scatter) shore__reference_experts_scatter;
+SHORE__OP_TYPE(experts_weigh) shore__reference_experts_weigh;
+SHORE__OP_TYPE(experts_linear) shore__reference_experts_linear;
+SHORE__OP_TYPE(experts_linear_backward_x) shore__reference_experts_linear_backward_x;
+SHORE__OP_TYPE(experts_linear_backward_w) shore__reference_experts_linear_backward_w;
+SHORE__OP_TYPE(experts_bias_backward) shore__reference_experts_bias_backward;
 
 #endif
