@@ -14,6 +14,7 @@ static const struct shore__subcommand commands[] = {
     {"plan", NULL, "say what a training would take, before it: memory, disk, time, wear", NULL, shore__cli_plan},
     {"eval", &shore__cli_eval, "loss and perplexity of a run or a model on a text", NULL, NULL},
     {"generate", &shore__cli_generate, "continue a text", NULL, NULL},
+    {"render", &shore__cli_render, "show rows of messages as a model's chat template writes them", NULL, NULL},
     {"verify", NULL, "prove on this machine that budgets, chunks and placements give the same bits", NULL,
      shore__cli_verify},
     {"import", NULL, "put a Hugging Face model on drives, as a run at step 0", NULL, shore__cli_import},

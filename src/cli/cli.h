@@ -47,6 +47,7 @@ int shore__cli_verify(int argc, char **argv);
 int shore__cli_import(int argc, char **argv);
 extern const struct shore__command_line shore__cli_export;
 extern const struct shore__command_line shore__cli_inspect;
+extern const struct shore__command_line shore__cli_render;
 extern const struct shore__command_line shore__cli_trace;
 extern const struct shore__command_line shore__cli_report;
 extern const struct shore__command_line shore__cli_top;

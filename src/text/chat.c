@@ -11,6 +11,7 @@ int shore__chat_open(const struct shore__tokenizer *tokenizer, struct shore__cha
     struct shore__chat *c = calloc(1, sizeof *c);
     if (!c) return shore__out_of_memory(diag);
     c->tokenizer = tokenizer;
+    c->seconds = 60;
     int rc = shore__chat_find(c, diag);
     if (rc) {
         shore__chat_close(c);
@@ -24,6 +25,7 @@ int shore__chat_open(const struct shore__tokenizer *tokenizer, struct shore__cha
 
 void shore__chat_close(struct shore__chat *c) {
     if (!c) return;
+    shore__chat_helper_close(c->helper);
     json_decref(c->templates);
     json_decref(c->variables);
     free(c);
@@ -33,29 +35,20 @@ uint64_t shore__chat_identity(const struct shore__chat *c) {
     return c->identity;
 }
 
-void shore__chat_texts_free(struct shore__chat_text *texts, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        free(texts[i].text);
-        free(texts[i].counts);
-    }
-    free(texts);
-}
-
 int shore__chat_render(struct shore__chat *c, const json_t *row, struct shore__chat_text **out, size_t *count,
                        struct shore_diag *diag) {
     *count = 0;
     *out = NULL;
     if (!json_array_size(json_object_get(row, "messages")))
-        return shore__fail(diag, SHORE_EINPUT, "\"messages\" is no list with messages");
-    struct shore__chat_text *text = calloc(1, sizeof *text);
-    if (!text) return shore__out_of_memory(diag);
-    int rc = shore__chat_render_known(c, row, text);
-    if (rc > 0) {
-        *out = text;
-        *count = 1;
-        return 0;
-    }
-    shore__chat_texts_free(text, 1);
-    if (rc < 0) return shore__out_of_memory(diag);
-    return shore__fail(diag, SHORE_EINPUT, "its chat template cannot be rendered yet");
+        return shore__fail(diag, SHORE_EINPUT, "\"messages\" is no list of messages");
+    int rc = shore__chat_render_known(c, row, out, count);
+    if (rc > 0) return 0;
+    if (rc < 0) shore__out_of_memory(diag);
+    if (rc == 0 && !c->helper) rc = shore__chat_helper_open(c, &c->helper, diag);
+    if (rc == 0) rc = shore__chat_helper_render(c->helper, row, out, count, diag);
+    if (rc == 0) return 0;
+    shore__chat_texts_free(*out, *count);
+    *out = NULL;
+    *count = 0;
+    return rc;
 }

@@ -13,15 +13,28 @@ struct shore__chat {
     json_t *variables; /* bos_token and the like, as the template names them */
     uint64_t identity;
     const struct shore__chat_known *known; /* how to render the default one here; NULL: unknown */
+    struct shore__chat_helper *helper;     /* that renders all else; NULL: not started yet */
+    unsigned seconds;                      /* that it may take for a row */
 };
 
 /* Finds the template of a directory. */
 int shore__chat_find(struct shore__chat *chat, struct shore_diag *diag);
 
-/* The template with this text, if it is one of those that are rendered here; or NULL. */
+/* The template with this text, or hash of it, if it is one of those that are rendered here; or NULL. */
 const struct shore__chat_known *shore__chat_recognise(const char *text, size_t bytes);
+const struct shore__chat_known *shore__chat_known_by(uint64_t hash);
 /* Renders a row, if it is plain: system, user and assistant say texts, in an order that the template takes. Returns 1,
- * 0 if the row is not plain, or -ENOMEM. */
-int shore__chat_render_known(const struct shore__chat *chat, const json_t *row, struct shore__chat_text *out);
+ * 0 if the row is not plain, or -ENOMEM. The caller frees *out, which may be there after an error, too. */
+int shore__chat_render_known(const struct shore__chat *chat, const json_t *row, struct shore__chat_text **out,
+                             size_t *count);
+
+/* A process of python3 that renders templates by jinja2. It ends itself when a row takes too long. */
+int shore__chat_helper_open(const struct shore__chat *chat, struct shore__chat_helper **out, struct shore_diag *diag);
+int shore__chat_helper_render(struct shore__chat_helper *helper, const json_t *row, struct shore__chat_text **out,
+                              size_t *count, struct shore_diag *diag);
+void shore__chat_helper_close(struct shore__chat_helper *helper); /* NULL is allowed */
+/* What it answered, a line of JSON. -EIO: it is none. */
+int shore__chat_answer(const char *line, size_t bytes, struct shore__chat_text **out, size_t *count,
+                       struct shore_diag *diag);
 
 #endif

@@ -1,4 +1,4 @@
-/* Chat templates that are rendered here: each a table of texts, recognised by the hash of its template's text. */
+/* Chat templates that are rendered here: each is a table of texts around contents. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,57 +14,102 @@
 enum role { SYSTEM, USER, ASSISTANT, ROLES, NO_ROLE = ROLES };
 
 struct form {
-    const char *begin, *end;           /* before the first turn, behind the last one */
-    const char *before[ROLES], *after; /* a turn's content; NULL: the template takes no such turn */
-    bool trims;                        /* contents */
-    bool alternates;                   /* users and assistants take turns, behind at most one system's */
-    bool needs_system;                 /* it leaves out a system that says nothing */
+    const char *begin, *end;                   /* before the first turn, behind the last one */
+    const char *before[ROLES], *after[ROLES];  /* a content; NULL: the template takes no such turn */
+    const char *thought;                       /* before the content of the last answer alone; NULL: nothing */
+    bool trims, alternates, skips_mute_system; /* contents; users and assistants take turns; a system without words */
 };
 static const struct form chatml = {
     .before = {"<|im_start|>system\n", "<|im_start|>user\n", "<|im_start|>assistant\n"},
-    .after = "<|im_end|>\n",
+    .after = {"<|im_end|>\n", "<|im_end|>\n", "<|im_end|>\n"},
+};
+static const struct form qwen3 = {
+    .before = {"<|im_start|>system\n", "<|im_start|>user\n", "<|im_start|>assistant\n"},
+    .after = {"<|im_end|>\n", "<|im_end|>\n", "<|im_end|>\n"},
+    .thought = "<think>\n\n</think>\n\n",
 };
 static const struct form llama3 = {
     .begin = BOS,
     .before = {"<|start_header_id|>system<|end_header_id|>\n\n", "<|start_header_id|>user<|end_header_id|>\n\n",
                "<|start_header_id|>assistant<|end_header_id|>\n\n"},
-    .after = "<|eot_id|>",
+    .after = {"<|eot_id|>", "<|eot_id|>", "<|eot_id|>"},
     .trims = true,
 };
 static const struct form gemma = {
     .begin = BOS,
     .before = {NULL, "<start_of_turn>user\n", "<start_of_turn>model\n"},
-    .after = "<end_of_turn>\n",
+    .after = {NULL, "<end_of_turn>\n", "<end_of_turn>\n"},
     .trims = true,
     .alternates = true,
 };
+static const struct form mistral = {
+    .begin = BOS,
+    .before = {NULL, "[INST] ", ""},
+    .after = {NULL, " [/INST]", EOS},
+    .alternates = true,
+};
+static const struct form mistral_apart = {
+    .begin = BOS,
+    .before = {NULL, "[INST] ", ""},
+    .after = {NULL, " [/INST]", EOS " "},
+    .alternates = true,
+};
+static const struct form zephyr = {
+    .before = {"<|system|>\n", "<|user|>\n", "<|assistant|>\n"},
+    .after = {EOS "\n", EOS "\n", EOS "\n"},
+};
 static const struct form phi3 = {
-    .before = {"<|system|>\n", "<|user|>\n", "<|assistant|>\n"}, .after = "<|end|>\n", .end = EOS};
-static const struct form phi35 = {.before = {"<|system|>\n", "<|user|>\n", "<|assistant|>\n"},
-                                  .after = "<|end|>\n",
-                                  .end = EOS,
-                                  .needs_system = true};
+    .before = {"<|system|>\n", "<|user|>\n", "<|assistant|>\n"},
+    .after = {"<|end|>\n", "<|end|>\n", "<|end|>\n"},
+    .end = EOS,
+};
+static const struct form phi35 = {
+    .before = {"<|system|>\n", "<|user|>\n", "<|assistant|>\n"},
+    .after = {"<|end|>\n", "<|end|>\n", "<|end|>\n"},
+    .end = EOS,
+    .skips_mute_system = true,
+};
+static const struct form phi4 = {
+    .before = {"<|im_start|>system<|im_sep|>", "<|im_start|>user<|im_sep|>", ""},
+    .after = {"<|im_end|>", "<|im_end|><|im_start|>assistant<|im_sep|>", "<|im_end|>"},
+};
 
 struct shore__chat_known {
-    uint64_t hash; /* XXH3 of the text */
+    uint64_t hash; /* XXH3 of the text without a line feed at its end, which jinja drops */
     const struct form *form;
-    const char *system; /* what the system says if the row has none; NULL: nothing */
+    const char *system; /* what the system says if no turn of it comes first; NULL: nothing */
 };
 static const struct shore__chat_known known[] = {
-    {0x639547fe4d33fa67, &chatml, "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."}, /* Qwen2.5 */
-    {0x8fb5d937b1e8f5d0, &chatml, NULL}, /* Qwen3 Instruct 2507 */
-    {0x9799ad6e2dea0594, &llama3, NULL}, /* Llama 3 */
-    {0x2c2e86beabccd2a4, &gemma, NULL},  /* Gemma and Gemma 2 */
-    {0x82fc89c04c54ba66, &phi3, NULL},   /* Phi-3 */
-    {0xcd8aff863abd4554, &phi35, NULL},  /* Phi-3.5 */
+    {0xa04f41d813a07b13, &chatml, NULL}, /* ChatML, as many models have it */
+    {0x4c6e807ee5fe9f4a, &chatml, NULL},
+    {0xda206a9e46a4ac01, &chatml, NULL},
+    {0xd5d943bd0bd9082f, &chatml, "You are a helpful assistant."}, /* Qwen1.5, 2 */
+    {0x2469c9508f79506e, &chatml, "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."}, /* Qwen2.5 */
+    {0xc31e98db8c19d1d3, &chatml, "You are a helpful assistant."}, /* its base models */
+    {0x99ab995e9629dacd, &chatml, "You are a helpful AI assistant named SmolLM, trained by Hugging Face"}, /* SmolLM2 */
+    {0x8fb5d937b1e8f5d0, &chatml, NULL},        /* Qwen3 Instruct 2507 */
+    {0xc9e0155c80737cf2, &qwen3, NULL},         /* Qwen3 */
+    {0x9799ad6e2dea0594, &llama3, NULL},        /* Llama 3 */
+    {0x2c2e86beabccd2a4, &gemma, NULL},         /* Gemma and Gemma 2 */
+    {0xa5d004210ebce758, &mistral, NULL},       /* Mistral 0.2 and Mixtral */
+    {0xb7f52373b11c60d7, &mistral_apart, NULL}, /* Mistral 0.1 */
+    {0x1db34e9fc60441d8, &zephyr, NULL},        /* Zephyr and TinyLlama */
+    {0x82fc89c04c54ba66, &phi3, NULL},          /* Phi-3 */
+    {0xcd8aff863abd4554, &phi35, NULL},         /* Phi-3.5 */
+    {0xbc5711ad3f99d670, &phi4, NULL},          /* Phi-4 */
 };
 
-const struct shore__chat_known *shore__chat_recognise(const char *text, size_t bytes) {
-    uint64_t hash = XXH3_64bits(text, bytes);
+const struct shore__chat_known *shore__chat_known_by(uint64_t hash) {
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (known[i].hash == hash) return &known[i];
     return NULL;
 }
+
+const struct shore__chat_known *shore__chat_recognise(const char *text, size_t bytes) {
+    return shore__chat_known_by(XXH3_64bits(text, bytes && text[bytes - 1] == '\n' ? bytes - 1 : bytes));
+}
+
+/* ---- plain rows -------------------------------------------------------------------------------------------------- */
 
 static enum role role_of(const json_t *message) {
     static const char *const names[] = {"system", "user", "assistant"};
@@ -75,41 +120,54 @@ static enum role role_of(const json_t *message) {
     return (enum role)i;
 }
 
-/* Nothing but a role of the three and a text; fields that are null count as left out. */
+/* A role of the three and a text without zero bytes, and nothing else; a field that is null counts as left out. */
 static bool is_plain(const json_t *message) {
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)message, key, value) if (!json_is_null(value) &&
-                                                                      strcmp(key, "role") != 0 &&
-                                                                      strcmp(key, "content") != 0) return false;
-    return role_of(message) != NO_ROLE && json_is_string(json_object_get(message, "content"));
-}
-
-static bool takes(const struct form *f, const json_t *row) {
-    const json_t *messages = json_object_get(row, "messages"), *message;
-    static const char *const other[] = {"tools", "documents", "chat_template_kwargs"};
-    enum role before = SYSTEM;
-    size_t i;
-    for (i = 0; i < sizeof other / sizeof *other; i++)
-        if (json_object_get(row, other[i]) && !json_is_null(json_object_get(row, other[i]))) return false;
-    json_array_foreach((json_t *)(uintptr_t)messages, i, message) {
-        enum role role = is_plain(message) ? role_of(message) : NO_ROLE;
-        if (role == NO_ROLE || !f->before[role] || (i == 0 && role == ASSISTANT)) return false;
-        if (f->alternates && (before == USER ? role != ASSISTANT : role != USER) && (i || role != SYSTEM)) return false;
-        if (f->needs_system && role == SYSTEM && !json_string_length(json_object_get(message, "content"))) return false;
-        before = role;
+    void *at = json_object_iter((json_t *)(uintptr_t)message);
+    for (; at; at = json_object_iter_next((json_t *)(uintptr_t)message, at)) {
+        const char *key = json_object_iter_key(at);
+        if (strcmp(key, "role") != 0 && strcmp(key, "content") != 0 && !json_is_null(json_object_iter_value(at)))
+            return false;
     }
-    return i > 0;
+    const json_t *content = json_object_get(message, "content");
+    return role_of(message) != NO_ROLE && json_is_string(content) &&
+           strlen(json_string_value(content)) == json_string_length(content);
 }
 
-/* Python's str.isspace(). Returns the bytes of the character, or 0: it is another one. */
+/* Whether a form takes a turn behind that of another role; NO_ROLE: it is the first one. */
+static bool takes(const struct form *f, enum role before, const json_t *message) {
+    enum role role = is_plain(message) ? role_of(message) : NO_ROLE;
+    const char *content = json_string_value(json_object_get(message, "content"));
+    if (role == NO_ROLE || !f->before[role] || (before == NO_ROLE && role == ASSISTANT)) return false;
+    if (f->alternates && role != (before == USER ? ASSISTANT : USER) && !(before == NO_ROLE && role == SYSTEM))
+        return false;
+    if (f->skips_mute_system && role == SYSTEM && !*content) return false;
+    if (f->thought && role == USER && !strncmp(content, "<tool_response>", 15)) return false;
+    return !f->thought || role != ASSISTANT || (before == USER && !strstr(content, "</think>"));
+}
+
+static bool takes_row(const struct form *f, const json_t *row) {
+    static const char *const other[] = {"tools", "documents", "chat_template_kwargs"};
+    const json_t *messages = json_object_get(row, "messages");
+    enum role before = NO_ROLE;
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
+        if (json_object_get(row, other[i]) && !json_is_null(json_object_get(row, other[i]))) return false;
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        if (!takes(f, before, json_array_get(messages, i))) return false;
+        before = role_of(json_array_get(messages, i));
+    }
+    return true;
+}
+
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
+
+/* The bytes of a character that Python's str.strip() takes away; 0: it takes away no such one. */
 static size_t space_at(const char *text, size_t bytes) {
     static const char *const wide[] = {"\xC2\x85",     "\xC2\xA0",     "\xE1\x9A\x80", "\xE2\x80\xA8",
                                        "\xE2\x80\xA9", "\xE2\x80\xAF", "\xE2\x81\x9F", "\xE3\x80\x80"};
     unsigned char c = bytes ? (unsigned char)text[0] : 'x';
     if (c == ' ' || (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x1F)) return 1;
     if (bytes >= 3 && !memcmp(text, "\xE2\x80", 2) && (unsigned char)text[2] >= 0x80 && (unsigned char)text[2] <= 0x8A)
-        return 3;
+        return 3; /* U+2000 to U+200A */
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
         if (bytes >= strlen(wide[i]) && !memcmp(text, wide[i], strlen(wide[i]))) return strlen(wide[i]);
     return 0;
@@ -122,13 +180,15 @@ static size_t space_before(const char *end, size_t bytes) {
     return 0;
 }
 
-static int put_content(struct shore__text *out, const json_t *content, bool trims) {
+static int put_content(struct shore__text *out, const json_t *content, bool trims, bool no_line_feeds) {
     const char *text = json_string_value(content);
     size_t bytes = json_string_length(content), n;
     for (; trims && (n = space_at(text, bytes)); text += n)
         bytes -= n;
     while (trims && (n = space_before(text + bytes, bytes)))
         bytes -= n;
+    for (; no_line_feeds && bytes && *text == '\n'; text++)
+        bytes--;
     return shore__text_append(out, text, bytes);
 }
 
@@ -136,7 +196,7 @@ static int put(struct shore__text *out, const struct shore__chat *c, const char 
     int rc = 0;
     for (; rc == 0 && form && *form; form++) {
         const char *token = *form == *BOS ? "bos_token" : *form == *EOS ? "eos_token" : NULL;
-        const json_t *text = json_object_get(c->variables, token);
+        const json_t *text = token ? json_object_get(c->variables, token) : NULL;
         if (token)
             rc = shore__text_append(out, json_string_value(text), json_string_length(text));
         else
@@ -145,29 +205,48 @@ static int put(struct shore__text *out, const struct shore__chat *c, const char 
     return rc;
 }
 
-int shore__chat_render_known(const struct shore__chat *c, const json_t *row, struct shore__chat_text *out) {
-    const struct shore__chat_known *k = c->known;
-    const json_t *messages = json_object_get(row, "messages"), *message;
+static int put_system(struct shore__text *out, const struct shore__chat *c) {
+    int rc = put(out, c, c->known->form->before[SYSTEM]);
+    if (rc == 0) rc = put(out, c, c->known->system);
+    return rc ? rc : put(out, c, c->known->form->after[SYSTEM]);
+}
+
+/* Renders the first n messages. counted: the first answer that counts. */
+static int render(const struct shore__chat *c, const json_t *messages, size_t n, size_t counted,
+                  struct shore__chat_text *out) {
+    const struct form *f = c->known->form;
     struct shore__text text = {0};
-    size_t i, n = json_array_size(messages);
-    if (!k || !takes(k->form, row)) return 0;
     out->counts = malloc(n * sizeof *out->counts);
-    int rc = out->counts ? put(&text, c, k->form->begin) : -ENOMEM;
-    if (rc == 0 && k->system && role_of(json_array_get(messages, 0)) != SYSTEM) {
-        rc = put(&text, c, k->form->before[SYSTEM]);
-        if (rc == 0) rc = put(&text, c, k->system);
-        if (rc == 0) rc = put(&text, c, k->form->after);
-    }
-    json_array_foreach((json_t *)(uintptr_t)messages, i, message) {
+    int rc = out->counts ? put(&text, c, f->begin) : -ENOMEM;
+    if (rc == 0 && c->known->system && role_of(json_array_get(messages, 0)) != SYSTEM) rc = put_system(&text, c);
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        const json_t *message = json_array_get(messages, i);
         enum role role = role_of(message);
-        if (rc == 0) rc = put(&text, c, k->form->before[role]);
+        bool thinks = f->thought && role == ASSISTANT && i == n - 1;
+        rc = put(&text, c, f->before[role]);
         size_t begin = text.count;
-        if (rc == 0) rc = put_content(&text, json_object_get(message, "content"), k->form->trims);
-        if (rc == 0) rc = put(&text, c, k->form->after);
-        if (rc == 0 && i == n - 1) rc = put(&text, c, k->form->end);
-        if (rc == 0 && role == ASSISTANT) out->counts[out->ncounts++] = (struct shore__chat_span){begin, text.count};
+        if (rc == 0 && thinks) rc = put(&text, c, f->thought);
+        if (rc == 0) rc = put_content(&text, json_object_get(message, "content"), f->trims, thinks);
+        if (rc == 0) rc = put(&text, c, f->after[role]);
+        if (rc == 0 && i == n - 1) rc = put(&text, c, f->end);
+        if (role == ASSISTANT && i >= counted && text.count > begin)
+            out->counts[out->ncounts++] = (struct shore__chat_span){begin, text.count};
     }
     out->text = text.bytes;
     out->bytes = text.count;
+    return rc;
+}
+
+int shore__chat_render_known(const struct shore__chat *c, const json_t *row, struct shore__chat_text **out,
+                             size_t *count) {
+    const json_t *messages = json_object_get(row, "messages");
+    size_t n = json_array_size(messages);
+    int rc = 0;
+    if (!c->known || n == 0 || !takes_row(c->known->form, row)) return 0;
+    *out = calloc(n, sizeof **out);
+    if (!*out) return -ENOMEM;
+    for (size_t i = 0; rc == 0 && c->known->form->thought && i < n; i++)
+        if (role_of(json_array_get(messages, i)) == ASSISTANT) rc = render(c, messages, i + 1, i, &(*out)[(*count)++]);
+    if (rc == 0 && *count == 0) rc = render(c, messages, n, 0, &(*out)[(*count)++]);
     return rc ? rc : 1;
 }

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,14 +14,13 @@
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "base/spawn.h"
 
 #define PIPE_BYTES (1 << 20)
 #define SOCKET_BYTES (4 << 20)
 #define WORDS_MOST 60u
 #define CONNECT_SECONDS "15"
 #define COMMAND "longshore", "drive", "serve", "--stdio"
-
-extern char **environ;
 
 /* ---- the way there ----------------------------------------------------------------------------------------------- */
 
@@ -72,30 +70,6 @@ static void close_pair(int pair[2]) {
     if (pair[1] >= 0) close(pair[1]);
 }
 
-/* Starts the child in its own session: it has no terminal to ask for a password, and does not get Ctrl-C. */
-static int spawn(char *const *words, int in, int out, int err, pid_t *child) {
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attr;
-    sigset_t none, defaults;
-    sigemptyset(&none);
-    sigemptyset(&defaults);
-    sigaddset(&defaults, SIGPIPE);
-    sigaddset(&defaults, SIGINT);
-    sigaddset(&defaults, SIGTERM);
-    posix_spawn_file_actions_init(&actions);
-    posix_spawnattr_init(&attr);
-    int rc = posix_spawn_file_actions_adddup2(&actions, in, 0);
-    if (!rc) rc = posix_spawn_file_actions_adddup2(&actions, out, 1);
-    if (!rc) rc = posix_spawn_file_actions_adddup2(&actions, err, 2);
-    if (!rc) rc = posix_spawnattr_setsigmask(&attr, &none);
-    if (!rc) rc = posix_spawnattr_setsigdefault(&attr, &defaults);
-    if (!rc) rc = posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
-    if (!rc) rc = posix_spawnp(child, words[0], &actions, &attr, words, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attr);
-    return -rc;
-}
-
 static int open_child(const struct shore__address *at, struct shore__way *w, struct shore_diag *diag) {
     struct command c = {0};
     int to[2] = {-1, -1}, from[2] = {-1, -1}, err[2] = {-1, -1};
@@ -106,7 +80,7 @@ static int open_child(const struct shore__address *at, struct shore__way *w, str
         /* a hint: users may be allowed less */
         fcntl(to[1], F_SETPIPE_SZ, PIPE_BYTES);
         fcntl(from[0], F_SETPIPE_SZ, PIPE_BYTES);
-        rc = spawn(c.words, to[0], from[1], err[1], &w->child);
+        rc = shore__spawn(c.words, to[0], from[1], err[1], &w->child);
         if (rc)
             shore__fail(diag, rc,
                         "%s cannot be started: %s; install it, or name another command with " SHORE__RSH_VARIABLE,
