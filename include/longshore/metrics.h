@@ -50,7 +50,7 @@ struct shore_step_report {
     size_t size;                /* set by the caller: sizeof(struct shore_step_report) */
     uint64_t step;              /* from 1 */
     double loss, grad_norm, lr; /* null in the line if they are not finite */
-    double val_loss;            /* of validation data; NaN: not measured */
+    double val_loss;            /* of validation data; NaN: not measured; infinity: measured, and not finite */
     double dropped_energy;      /* share of the gradients' energy that compression left out; NaN: no compression */
     uint64_t tokens;            /* 0: not known */
     uint32_t replays;

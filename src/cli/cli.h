@@ -165,6 +165,7 @@ struct shore__opened {
 /* The options that `eval` and `generate` share, as rows of their tables. */
 struct shore__model_args {
     char *tokenizer;
+    char *snapshot;
     struct shore__strings moved; /* OLD=NEW */
     uint64_t memory;
     uint32_t threads;
@@ -184,12 +185,14 @@ struct shore__model_args {
                       "what matrix products run as; auto: the run's, or by processor"),                             \
         SHORE__OPTION(target, WHOLE, "threads", field.threads, "N", "compute threads; otherwise the run's, or all", \
                       .is.most = SHORE__THREADS_MOST),                                                              \
+        SHORE__OPTION(target, TEXT, "snapshot", field.snapshot, "NAME",                                             \
+                      "the run's state in this snapshot, also while the run is trained"),                           \
         SHORE__MOVED_OPTION(target, field.moved)
 
-/* Opens a run at its committed step, or a Hugging Face directory, with the tokenizer. moved: drives that have moved;
- * tokenizer, data: those given for a directory. Each may be NULL. */
-int shore__cli_open(const char *path, const struct shore__strings *moved, const char *tokenizer,
-                    const struct shore__strings *data, struct shore__opened *out, struct shore_diag *diag);
+/* Opens a run at its committed step or a snapshot, or a Hugging Face directory, with the tokenizer. data: those given,
+ * for a directory; may be NULL. */
+int shore__cli_open(const char *path, const struct shore__model_args *a, const struct shore__strings *data,
+                    struct shore__opened *out, struct shore_diag *diag);
 /* Opens a run alone. snapshot: NULL, or the one to open. of_any_program: accepts a run that another program made, which
  * has neither model nor tokenizer. */
 int shore__cli_open_run(const char *path, const struct shore__strings *moved, const char *snapshot, bool of_any_program,

@@ -84,7 +84,7 @@ static int evaluate(const struct shore__parsed *parsed, void *args) {
     struct shore__eval_result result;
     struct shore_diag diag = {0};
     int code = SHORE__EXIT_DONE;
-    int rc = shore__cli_open(path, &a->model.moved, a->model.tokenizer, &a->data, &o, &diag);
+    int rc = shore__cli_open(path, &a->model, &a->data, &o, &diag);
     if (rc) return shore__cli_fail(rc, &diag);
     shore__cli_catch_signals("longshore: stopping; nothing is left behind\n");
     if (a->data.count) {

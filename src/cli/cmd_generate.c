@@ -105,7 +105,7 @@ static int generate(const struct shore__parsed *parsed, void *args) {
     struct stream stream = {.silent = a->json, .characters = {.sink = put_characters, .ctx = &stream}};
     struct shore_diag diag = {0};
     int code = SHORE__EXIT_DONE;
-    int rc = shore__cli_open(parsed->positional[0], &a->model.moved, a->model.tokenizer, NULL, &o, &diag);
+    int rc = shore__cli_open(parsed->positional[0], &a->model, NULL, &o, &diag);
     if (rc) return shore__cli_fail(rc, &diag);
     if (o.run && shore__run_without_tokenizer(o.run))
         shore__cli_say("the run was made from token files without a tokenizer: text is taken and shown as bytes");

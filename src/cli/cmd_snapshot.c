@@ -1,5 +1,6 @@
 /* longshore snapshot, rollback, snapshots: named copies of a run's state. */
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 
 #include "cli/clean_text.h"
@@ -82,7 +83,7 @@ const struct shore__command_line shore__cli_snapshot = {
         "Keeps a copy of the committed state of a run under a name: a file beside each of its volumes, which shares\n"
         "blocks with it where the file system can do that (XFS, btrfs), and takes half a volume's room elsewhere.\n"
         "'longshore rollback RUN NAME' goes back to it.",
-    .notes = "train --snapshot-every N --keep K makes them while it trains.",
+    .notes = "train --snapshot-every N --keep K makes them while it trains, and train --keep-best one named best.",
     SHORE__OPTIONS(snapshot_options),
     .positional = 2,
     .missing = "which run? longshore snapshot RUN",
@@ -146,9 +147,10 @@ static json_t *snapshot_json(const struct shore__snapshot *s) {
     json_t *volumes = json_array();
     for (size_t i = 0; i < s->volumes.count; i++)
         json_array_append_new(volumes, json_string(s->volumes.text[i]));
-    return json_pack("{s:s,s:I,s:s,s:s,s:b,s:I,s:o}", "name", s->name, "step", (json_int_t)s->step, "digest", s->digest,
-                     "date", s->date, "automatic", s->automatic, "generation", (json_int_t)s->generation, "volumes",
-                     volumes);
+    return json_pack("{s:s,s:I,s:s,s:s,s:b,s:o*,s:I,s:o}", "name", s->name, "step", (json_int_t)s->step, "digest",
+                     s->digest, "date", s->date, "automatic", s->automatic, "val_loss",
+                     isnan(s->val_loss) ? NULL : json_real(s->val_loss), "generation", (json_int_t)s->generation,
+                     "volumes", volumes);
 }
 
 json_t *shore__cli_snapshots_json(const char *run_path, struct shore_diag *diag) {
@@ -176,9 +178,12 @@ static int list_all(const struct shore__parsed *parsed, void *args) {
         return shore__cli_print_json(
             json_pack("{s:o,s:o}", "run", shore__clean_json(path, strlen(path)), "snapshots", list));
     json_array_foreach(list, i, o) {
-        printf("%s: step %lld, %s%s, %zu drives, digest %s\n", json_string_value(json_object_get(o, "name")),
+        char loss[64] = "";
+        const json_t *val_loss = json_object_get(o, "val_loss");
+        if (val_loss) snprintf(loss, sizeof loss, ", validation loss %.4f", json_number_value(val_loss));
+        printf("%s: step %lld, %s%s%s, %zu drives, digest %s\n", json_string_value(json_object_get(o, "name")),
                (long long)json_integer_value(json_object_get(o, "step")), json_string_value(json_object_get(o, "date")),
-               json_is_true(json_object_get(o, "automatic")) ? ", automatic" : "",
+               json_is_true(json_object_get(o, "automatic")) ? ", automatic" : "", loss,
                json_array_size(json_object_get(o, "volumes")), json_string_value(json_object_get(o, "digest")));
     }
     if (json_array_size(list) == 0) puts("no snapshots");

@@ -183,6 +183,20 @@ static double usual_seconds(struct watch *w) {
     return shore__median(w->seconds + skip, n - skip);
 }
 
+/* Says why --stop-after-no-gain has ended a run, and what goes on with it: the count is over resumes. */
+static void say_no_gain(const struct shore__run *run, uint64_t step) {
+    const struct shore__measured *m = &run->measured;
+    char least[96] = "no validation loss has been finite";
+    if (m->least_step)
+        snprintf(least, sizeof least, "the least validation loss is %.6g, of step %llu", m->least,
+                 (unsigned long long)m->least_step);
+    shore__cli_say("stopped after step %llu of %llu by --stop-after-no-gain %llu: %s, and the last %llu are not below "
+                   "it; to go on: longshore train --resume %s --stop-after-no-gain 0 (or more than %llu)",
+                   (unsigned long long)step, (unsigned long long)run->settings.steps,
+                   (unsigned long long)run->settings.stop_after_no_gain, least, (unsigned long long)m->since, run->word,
+                   (unsigned long long)m->since);
+}
+
 /* Trains a prepared or opened run to its end, and reports. Returns the exit code. */
 static int train_and_report(struct shore__run *run, bool fresh, const struct shore__train_args *args,
                             const struct ahead *ahead) {
@@ -215,10 +229,11 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
     }
 
     bool finished = result.step >= run->settings.steps;
+    if (!finished && result.no_gain) say_no_gain(run, result.step);
     if (w.steps == 0 && finished)
         shore__cli_say("the run is finished: it has made its %llu steps; --steps N extends it",
                        (unsigned long long)result.step);
-    else if (!finished && (shore__cli_stop_wanted() || !run->settings.quiet))
+    else if (!finished && !result.no_gain && (shore__cli_stop_wanted() || !run->settings.quiet))
         shore__cli_say("stopped after step %llu of %llu; go on with: longshore train --resume %s",
                        (unsigned long long)result.step, (unsigned long long)run->settings.steps, run->word);
     if (!run->settings.quiet && w.steps) {
@@ -387,6 +402,8 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
     if (!rc) rc = change_run(args, parsed, run, changes, sizeof changes, &diag);
     if (!rc && !without_data) say_of_stop(s, args->accept ? *args->accept : run->hint_step);
     if (!rc) rc = shore__settings_check(s, &diag);
+    double best;
+    if (!rc && s->keep_best) rc = shore__snapshot_best_loss(run, &best, &diag);
     if (!rc) rc = take_rates(args, s, run->hint_step, &ahead, &diag);
     if (!rc) rc = shore__train_needs(s, run->model, &needs, &diag);
     if (!rc && args->dry_run) {

@@ -72,8 +72,8 @@ static int open_directory(const char *path, const char *tokenizer, const struct 
     return rc;
 }
 
-int shore__cli_open(const char *path, const struct shore__strings *moved, const char *tokenizer,
-                    const struct shore__strings *data, struct shore__opened *out, struct shore_diag *diag) {
+int shore__cli_open(const char *path, const struct shore__model_args *a, const struct shore__strings *data,
+                    struct shore__opened *out, struct shore_diag *diag) {
     *out = (struct shore__opened){0};
     struct stat st;
     const struct shore__shown escaped = shore__shown(path);
@@ -81,17 +81,19 @@ int shore__cli_open(const char *path, const struct shore__strings *moved, const 
     if (stat(path, &st)) {
         rc = shore__hub_refuse("", path, SHORE__HUB_MODEL, diag);
         if (!rc) rc = shore__fail(diag, SHORE_EMISSING, "%s: no such run or model directory", escaped.text);
-    } else if (tokenizer && (shore__is_run(path) || shore__run_is_half_replaced(path)))
+    } else if (a->tokenizer && (shore__is_run(path) || shore__run_is_half_replaced(path)))
         rc = shore__fail(diag, SHORE_EUSAGE, "--tokenizer is for a model directory: the run %s has its own",
                          escaped.text);
     else if (shore__is_run(path) || shore__run_is_half_replaced(path))
-        rc = shore__cli_open_run(path, moved, NULL, false, out, diag);
+        rc = shore__cli_open_run(path, &a->moved, a->snapshot, false, out, diag);
     else if (shore__run_is_unmade(path))
         rc = shore__not_a_run(path, diag);
-    else if (moved && moved->count)
+    else if (a->moved.count)
         rc = shore__fail(diag, SHORE_EUSAGE, "--drive says where a run's drives are now: %s is no run", escaped.text);
+    else if (a->snapshot)
+        rc = shore__fail(diag, SHORE_EUSAGE, "--snapshot names one of a run: %s is no run", escaped.text);
     else
-        rc = open_directory(path, tokenizer, data, out, diag);
+        rc = open_directory(path, a->tokenizer, data, out, diag);
     if (rc) shore__cli_close(out);
     return rc;
 }

@@ -162,6 +162,10 @@ int shore__train_check_given(const struct shore__parsed *parsed, const struct sh
         if (rules[i].means_nothing && said(parsed, s, rules[i].flag))
             return shore__fail(diag, SHORE_EUSAGE, "--%s means nothing %s, or leave it out", rules[i].flag,
                                rules[i].why);
+    if ((s->keep_best || s->stop_after_no_gain) && !(validates && s->eval_every))
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "--%s goes by validation losses: give --val-data or --val-share, and --eval-every N",
+                           s->keep_best ? "keep-best" : "stop-after-no-gain");
     say_what_has_no_effect(parsed, s);
     return 0;
 }

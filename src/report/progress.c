@@ -60,7 +60,10 @@ const char *shore__progress_line(struct shore__progress *p, const struct shore_s
         shore__append(out, bytes, "  loss nan");
     else
         shore__append(out, bytes, "  loss %.4f", r->loss);
-    if (!isnan(r->val_loss)) shore__append(out, bytes, "  val %.4f", r->val_loss);
+    if (isinf(r->val_loss))
+        shore__append(out, bytes, "  val not finite");
+    else if (!isnan(r->val_loss))
+        shore__append(out, bytes, "  val %.4f", r->val_loss);
     shore__append(out, bytes, "  %s/step", shore__format_seconds(r->step_seconds).text);
     if (r->step < p->last_step)
         shore__append(out, bytes, "  ETA %s",

@@ -25,6 +25,15 @@
 
 #define SHORE__PROCESSOR_BYTES 96
 
+/* Validation losses of metrics.jsonl, from the first step to the newest line. */
+struct shore__measured {
+    double least;        /* INFINITY: none is finite */
+    uint64_t least_step; /* that measured it */
+    uint64_t since;      /* how many came after it, none below it */
+    uint64_t step;       /* of the newest; 0: there is none */
+    double loss;         /* the newest; NaN: not finite */
+};
+
 struct shore__run {
     char *path, *word; /* word: the path as a shell takes it */
     int lock_fd; /* flock on the directory, so that two processes do not train one run; -1 when opened for reading */
@@ -37,6 +46,7 @@ struct shore__run {
     uint64_t fleet_id[2];
     uint64_t generation; /* of the placement: counts added, removed and replaced drives */
     uint64_t hint_step;
+    struct shore__measured measured;        /* once metrics are recovered, or appended to */
     char processor[SHORE__PROCESSOR_BYTES]; /* the last one that trained the run, with products, threads and kernels */
     json_t *changes;                        /* recorded changes: [{"step": n, "what": "..."}] */
     char *change;   /* requested on resume; recorded once the drives have been opened; NULL: none */
@@ -283,6 +293,13 @@ int shore__snapshot_automatic(struct shore__run *run, struct shore_fleet *fleet,
                               void *ctx, struct shore_diag *diag);
 /* Whether there is a snapshot of that name. */
 bool shore__snapshot_of_step(const struct shore__run *run, uint64_t step);
+/* Makes the snapshot `best` of the committed step, whose validation loss this is. It replaces the one that is there: a
+ * kill at any instant leaves one of both. */
+int shore__snapshot_best(struct shore__run *run, struct shore_fleet *fleet, double val_loss, shore__note_fn note,
+                         void *ctx, struct shore_diag *diag);
+/* The validation loss of the `best` that is there; INFINITY: there is none. SHORE_EEXISTS: the user has made a snapshot
+ * of that name, which is not replaced. */
+int shore__snapshot_best_loss(const struct shore__run *run, double *loss, struct shore_diag *diag);
 
 /* Opens a run for shore__run_rollback(), whatever an interrupted rollback has left. */
 int shore__run_open_to_roll_back(const char *path, struct shore__run **out, struct shore_diag *diag);

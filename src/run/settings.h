@@ -85,6 +85,8 @@ struct shore__settings {
     enum shore__when gather;       /* rows of the embedding move instead of all of it */
     double reconnect_seconds;      /* how long a drive on another host may be away */
     uint64_t snapshot_every, keep; /* steps between automatic snapshots, 0: none; how many to keep, 0: all */
+    bool keep_best;                /* a snapshot `best` of the least validation loss */
+    uint64_t stop_after_no_gain;   /* validation losses in a row that are not below the least; 0: no such stop */
     bool host_update;              /* UPDATE on the host instead of beside the drives */
     char *emulate;                 /* a file, or NULL: see run/emulation/emulate.h */
     /* reporting */

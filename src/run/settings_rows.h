@@ -87,6 +87,12 @@
         "keep a snapshot every N steps, named step-000100 and so on: see longshore rollback") \
     ROW(WHOLE, "keep", keep, RESOURCE, 0, false, 0, 1u << 20, "K", \
         "of those, the newest K; otherwise all") \
+    ROW(FLAG, "keep-best", keep_best, RESOURCE, 0, false, 0, 0, NULL, \
+        "keep a snapshot named best of the state with the least validation loss so far, each time that --eval-every " \
+        "finds one") \
+    ROW(WHOLE, "stop-after-no-gain", stop_after_no_gain, RESOURCE, 0, false, 0, SHORE__STEPS_MOST, "N", \
+        "a clean stop once the last N validation losses of --eval-every, counted over resumes, are not below the " \
+        "least; 0: no such stop") \
     ROW(WHOLE, "stop-at", stop_at, RESOURCE, 0, false, 0, SHORE__STEPS_MOST, "STEP", \
         "a clean stop after this step, the schedule unchanged")
 

@@ -66,6 +66,7 @@ static int report(struct trainer *t, struct shore_diag *diag) {
         rc = shore__batch_validate(t, &t->report.val_loss, diag);
         shore__commit_begin_counting(t);
         if (rc) return rc;
+        if (isnan(t->report.val_loss)) t->report.val_loss = INFINITY; /* it was measured */
     }
     rc = append_line(t, diag);
     if (rc) return rc;

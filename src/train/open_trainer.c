@@ -67,7 +67,9 @@ int shore__train_recover_metrics(struct trainer *t, struct shore_diag *diag) {
         int rc = shore__batch_validate(t, &loss, diag);
         if (rc) return rc;
         if (t->report.step == info.step) t->report.val_loss = loss;
-        if (isfinite(loss)) bytes += (uint32_t)sprintf(line + bytes - 1, ",\"val_loss\":%.9g}", loss) - 1;
+        bytes +=
+            (uint32_t)sprintf(line + bytes - 1, isfinite(loss) ? ",\"val_loss\":%.9g}" : ",\"val_loss\":null}", loss) -
+            1;
     }
     line[bytes] = 0;
     int rc = shore__metrics_recover(t->run, info.step, line, diag);

@@ -76,21 +76,43 @@ static bool snapshot_due(const struct trainer *t, uint64_t step) {
     return t->s->snapshot_every && step % t->s->snapshot_every == 0;
 }
 
-/* Takes a snapshot. A full disk costs the snapshot, not the run. */
-static void snapshot(struct trainer *t, uint64_t step) {
-    struct shore_diag why = {0};
-    int rc = shore__compress_save(t, &why); /* it is part of the snapshot */
-    if (!rc) rc = shore__snapshot_automatic(t->run, t->fleet, t->s->keep, t->events->note, t->events->ctx, &why);
+/* A full disk costs a snapshot, not the run. */
+static void snapshot_made(struct trainer *t, uint64_t step, int rc, const struct shore_diag *why) {
     if (rc) {
         t->result->missed_snapshots++;
-        train_note(t, "warning: no snapshot of step %llu: %s", (unsigned long long)step, why.text);
+        train_note(t, "warning: no snapshot of step %llu: %s", (unsigned long long)step, why->text);
     }
     shore__commit_begin_counting(t);
 }
 
-/* Makes a snapshot that a kill or a broken connection prevented after its commit. */
-static void make_up_snapshot(struct trainer *t, uint64_t step) {
+static void snapshot(struct trainer *t, uint64_t step) {
+    struct shore_diag why = {0};
+    int rc = shore__compress_save(t, &why); /* it is part of the snapshot */
+    if (!rc) rc = shore__snapshot_automatic(t->run, t->fleet, t->s->keep, t->events->note, t->events->ctx, &why);
+    snapshot_made(t, step, rc, &why);
+}
+
+/* Keeps the committed step if its validation loss is below that of the best which is kept. */
+static void keep_best(struct trainer *t, uint64_t step) {
+    const struct shore__measured *m = &t->run->measured;
+    struct shore_diag why = {0};
+    double least;
+    if (!t->s->keep_best || m->step != step || isnan(m->loss)) return;
+    int rc = shore__snapshot_best_loss(t->run, &least, &why);
+    if (!rc && !(m->loss < least)) return;
+    if (!rc) rc = shore__compress_save(t, &why);
+    if (!rc) rc = shore__snapshot_best(t->run, t->fleet, m->loss, t->events->note, t->events->ctx, &why);
+    snapshot_made(t, step, rc, &why);
+}
+
+static bool gains_nothing(const struct trainer *t) {
+    return t->s->stop_after_no_gain && t->run->measured.since >= t->s->stop_after_no_gain;
+}
+
+/* Makes snapshots that a kill or a broken connection prevented after their commit. */
+static void make_up_snapshots(struct trainer *t, uint64_t step) {
     if (step && snapshot_due(t, step) && !shore__snapshot_of_step(t->run, step)) snapshot(t, step);
+    if (step) keep_best(t, step);
 }
 
 /* Goes back to the committed step after a connection broke, and writes the line of a step whose acknowledgement was
@@ -104,7 +126,7 @@ static int go_back(struct trainer *t, struct shore_diag *diag) {
         rc = shore__train_recover_metrics(t, diag); /* it may measure a loss, and meet another broken connection */
     }
     if (!rc && t->base_step == t->report.step) shore__commit_report(t);
-    if (!rc) make_up_snapshot(t, t->base_step);
+    if (!rc) make_up_snapshots(t, t->base_step);
     shore__commit_begin_counting(t);
     return rc;
 }
@@ -123,9 +145,9 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
     struct shore_fleet_info info = shore__fleet_info(t.fleet);
     shore__commit_begin_counting(&t);
     uint64_t last = train_last_step(t.s);
-    make_up_snapshot(&t, info.step);
+    make_up_snapshots(&t, info.step);
     bool asked = info.step < last && shore__pacing_wait(&t);
-    for (t.base_step = info.step; !rc && !asked && t.base_step < last;) {
+    for (t.base_step = info.step; !rc && !asked && t.base_step < last && !gains_nothing(&t);) {
         rc = one_step(&t, diag);
         shore_meter_charge(t.meter, SHORE_CHARGE_BETWEEN);
         uint64_t made = t.base_step + 1;
@@ -142,6 +164,7 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
             continue;
         }
         if (!rc && keep) snapshot(&t, made);
+        if (!rc) keep_best(&t, made);
         t.paced_seconds = 0;
         if (!rc && holds && !asked) asked = shore__pacing_wait(&t);
         t.base_step++;
@@ -155,6 +178,7 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
     info = shore__fleet_info(t.fleet);
     out->step = info.step;
     out->emulated = t.tempo != NULL;
+    out->no_gain = gains_nothing(&t);
     if (rc == SHORE_ENONFINITE && !t.refused) explain_new_value(&t, info.step, diag);
     while (!rc && (rc = shore_fleet_digest(t.fleet, false, out->digest, diag)) == SHORE_ELINK)
         rc = go_back(&t, diag);

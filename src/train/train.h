@@ -44,6 +44,7 @@ struct shore__train_result {
     unsigned char digest[16];
     double last_loss, last_val_loss;
     bool emulated;             /* the times are another machine's */
+    bool no_gain;              /* --stop-after-no-gain has ended it */
     uint64_t missed_snapshots; /* snapshots of --snapshot-every that could not be made */
 };
 

@@ -30,7 +30,7 @@ again "sizes" --memory 256MiB --chunk-size 4MiB --threads 1
 again "compression" --compress top5% --compress-after 1 --residual saved
 again "sgd" --optimizer sgd --momentum 0.5 --schedule constant --lr 0.01 --clip 0 --seed 18446744073709551615
 again "the rest" --moments 8bit --grad-precision bf16 --precision fp32 --val-share 0.2 --eval-every 2 --on-nonfinite skip \
-    --shuffle off --speculate off --offload off --io threads --snapshot-every 2 --keep 1 --drive-speeds 1 --stop-at 3 \
+    --shuffle off --speculate off --offload off --io threads --snapshot-every 2 --keep 1 --keep-best --stop-after-no-gain 5 --drive-speeds 1 --stop-at 3 \
     --sample-every 3 --log-every 1 --reconnect-timeout 2.5 --products fp32 --quiet
 # What a file says and nothing uses is still refused.
 echo '{"error-feedback": false}' >"$place/bad.json"

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,23 @@ static const uint64_t sync_every_ns = UINT64_C(1000000000);
 
 static int fail_io(const struct shore__run *run, const char *what, struct shore_diag *diag) {
     return shore__fail(diag, -errno, "%s/" NAME ": %s: %s", run->path, what, strerror(errno));
+}
+
+/* Takes in what a line says of the validation loss. */
+static void take_measured(struct shore__run *run, uint64_t step, const char *line, size_t bytes) {
+    static const char key[] = "\"val_loss\":";
+    struct shore__measured *m = &run->measured;
+    const char *at = memmem(line, bytes, key, sizeof key - 1);
+    if (!at) return;
+    char *end; /* a line ends with '}' */
+    double loss = strtod(at + sizeof key - 1, &end);
+    m->step = step;
+    m->loss = end == at + sizeof key - 1 || !isfinite(loss) ? NAN : loss; /* null */
+    m->since++;
+    if (!(m->loss < m->least)) return;
+    m->least = m->loss;
+    m->least_step = step;
+    m->since = 0;
 }
 
 struct scan {
@@ -56,10 +74,11 @@ uint32_t shore__metrics_fit(const char *line, char out[SHORE__METRICS_BYTES]) {
 }
 
 /* Reads from the start until a line is not the next step, or `step` lines are read. */
-static int scan(const struct shore__run *run, uint64_t step, struct scan *out, struct shore_diag *diag) {
+static int scan(struct shore__run *run, uint64_t step, struct scan *out, struct shore_diag *diag) {
     char *buffer = malloc(LINE_BYTES_MOST);
     size_t held = 0;
     *out = (struct scan){0};
+    run->measured = (struct shore__measured){.least = INFINITY, .loss = NAN};
     if (!buffer) return shore__out_of_memory(diag);
     for (bool more = true; more && out->steps < step;) {
         ssize_t n = pread(run->private->metrics_fd, buffer + held, LINE_BYTES_MOST - held, (off_t)(out->bytes + held));
@@ -75,6 +94,7 @@ static int scan(const struct shore__run *run, uint64_t step, struct scan *out, s
             if (!more) break;
             out->steps++;
             out->bytes += (size_t)(end - line) + 1;
+            take_measured(run, out->steps, line, (size_t)(end - line));
             line = end + 1;
         }
         out->foreign = !more || (!end && line == buffer && held == LINE_BYTES_MOST);
@@ -137,6 +157,7 @@ static int put_line(struct shore__run *run, const char *line, size_t bytes, stru
     free(whole);
     if (rc == 0) {
         p->metrics_bytes += (uint64_t)n;
+        take_measured(run, p->metrics_step + 1, line, bytes);
         return 0;
     }
     /* half a line would join with the next */

@@ -196,7 +196,7 @@ static int remove_residuals(const char *run_path, struct shore_diag *diag) {
 /* Restores all that follows the state. Each step may be repeated. */
 static int follow(struct shore__run *run, const struct shore__snapshot *s, const struct shore__journal *in,
                   struct shore_diag *diag) {
-    const struct shore__path files = shore__snapshot_files(run->path, s->name);
+    const struct shore__path files = shore__snapshot_files(run->path, s->files);
     const struct shore__path metrics = shore__path_in(files.text, "metrics.jsonl");
     struct stat st;
     int rc = remove_residuals(run->path, diag);

@@ -2,6 +2,7 @@
  * belong together, and keeps its own files of that step. NAME.json is written last. */
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +59,7 @@ static int plan(struct shore_fleet *fleet, const char *name, struct shore__journ
     return rc;
 }
 
-static json_t *describe(const struct shore__run *run, struct shore_fleet *fleet, const char *name, bool automatic,
+static json_t *describe(const struct shore__run *run, struct shore_fleet *fleet, const struct shore__snapshot *s,
                         const struct shore__journal *plan) {
     char id[33], date[32];
     time_t now = time(NULL);
@@ -66,11 +67,13 @@ static json_t *describe(const struct shore__run *run, struct shore_fleet *fleet,
     const struct shore_fleet_info info = shore__fleet_info(fleet);
     shore__fleet_id_text(info.fleet_id, id);
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-    json_t *j =
-        json_pack("{s:s, s:I, s:s, s:b, s:s, s:I, s:o, s:s, s:o, s:O}", "name", name, "step", (json_int_t)info.step,
-                  "date", date, "automatic", automatic, "fleet", id, "generation", (json_int_t)info.generation,
-                  "volumes", shore__texts_to_json(plan->new.text, plan->new.count), "processor", run->processor,
-                  "settings", shore__run_settings_json(run), "changes", run->changes);
+    json_t *j = json_pack("{s:s, s:I, s:s, s:b, s:s, s:s, s:I, s:o, s:s, s:o, s:O}", "name", s->name, "step",
+                          (json_int_t)info.step, "date", date, "automatic", s->automatic, "digest", s->digest, "fleet",
+                          id, "generation", (json_int_t)info.generation, "volumes",
+                          shore__texts_to_json(plan->new.text, plan->new.count), "processor", run->processor,
+                          "settings", shore__run_settings_json(run), "changes", run->changes);
+    if (!isnan(s->val_loss))
+        json_object_update_new(j, json_pack("{s:f, s:s}", "val_loss", s->val_loss, "files", s->files));
     if (run->contents) json_object_set(j, "program", run->contents->program);
     return j;
 }
@@ -81,22 +84,19 @@ static int make_folder(const char *path, struct shore_diag *diag) {
 }
 
 /* Writes the description, once all copies are there. */
-static int describe_made(const struct shore__run *run, struct shore_fleet *fleet, const char *name, bool automatic,
-                         const char digest[33], struct shore_diag *diag) {
-    const struct shore__path files = shore__snapshot_files(run->path, name);
+static int describe_made(const struct shore__run *run, struct shore_fleet *fleet, const struct shore__snapshot *s,
+                         struct shore_diag *diag) {
+    const struct shore__path files = shore__snapshot_files(run->path, s->files);
     char file[128];
     struct shore__journal plan;
     int rc = make_folder(files.text, diag);
     if (rc == 0) rc = shore__files_copy(run->path, files.text, diag);
-    if (rc == 0) rc = shore__journal_read(run->path, SHORE__SNAPSHOT, name, &plan, diag);
+    if (rc == 0) rc = shore__journal_read(run->path, SHORE__SNAPSHOT, s->files, &plan, diag);
     if (rc) return rc;
-    json_t *j = describe(run, fleet, name, automatic, &plan);
+    json_t *j = describe(run, fleet, s, &plan);
     shore__journal_free(&plan);
-    if (!j || json_object_set_new(j, "digest", json_string(digest))) rc = shore__out_of_memory(diag);
-    snprintf(file, sizeof file, "snapshots/%s.json", name);
-    if (rc == 0) return shore__json_write_in(run->path, file, j, diag);
-    json_decref(j);
-    return rc;
+    snprintf(file, sizeof file, "snapshots/%s.json", s->name);
+    return j ? shore__json_write_in(run->path, file, j, diag) : shore__out_of_memory(diag);
 }
 
 int shore__snapshot_begin(struct shore__run *run, struct shore_fleet *fleet, const char *name,
@@ -154,7 +154,11 @@ void shore__snapshot_give_up(const struct shore__run *run, const char *name) {
 
 int shore__snapshot_finish(struct shore__run *run, struct shore_fleet *fleet, const char *name, bool automatic,
                            const char digest[33], struct shore_diag *diag) {
-    int rc = describe_made(run, fleet, name, automatic, digest, diag);
+    struct shore__snapshot s = {.automatic = automatic, .val_loss = NAN};
+    snprintf(s.name, sizeof s.name, "%s", name);
+    snprintf(s.files, sizeof s.files, "%s", name);
+    snprintf(s.digest, sizeof s.digest, "%s", digest);
+    int rc = describe_made(run, fleet, &s, diag);
     if (rc == 0) return shore__journal_clear(run->path, SHORE__SNAPSHOT, name, diag);
     shore__snapshot_give_up(run, name);
     return rc;
@@ -221,4 +225,64 @@ int shore__snapshot_automatic(struct shore__run *run, struct shore_fleet *fleet,
     if (rc) return rc > 0 ? 0 : rc;
     rc = shore__snapshot_make(run, fleet, name, true, diag);
     return rc ? rc : shore__snapshots_prune(run, keep, note, ctx, diag);
+}
+
+/* ---- the best ---------------------------------------------------------------------------------------------------- */
+
+static int read_best(const struct shore__run *run, struct shore__snapshot *out, struct shore_diag *diag) {
+    char *of = NULL;
+    *out = (struct shore__snapshot){.val_loss = INFINITY};
+    if (!shore__snapshot_is_made(run->path, SHORE__BEST)) return 0;
+    int rc = shore__snapshot_read(run->path, SHORE__BEST, out, diag);
+    if (rc || !isnan(out->val_loss)) return rc;
+    shore__snapshot_free(out);
+    shore__fail(diag, SHORE_EEXISTS,
+                "there is a snapshot " SHORE__BEST " of this run that was made by hand: it stays, "
+                "so that the best state cannot be kept; remove it first");
+    if (asprintf(&of, "%s " SHORE__BEST, run->path) < 0) of = NULL;
+    shore__advise(diag, SHORE_EEXISTS, SHORE_ADVICE_REMOVE_SNAPSHOT, of);
+    free(of);
+    return SHORE_EEXISTS;
+}
+
+int shore__snapshot_best_loss(const struct shore__run *run, double *loss, struct shore_diag *diag) {
+    struct shore__snapshot best;
+    int rc = read_best(run, &best, diag);
+    *loss = best.val_loss;
+    shore__snapshot_free(&best);
+    return rc;
+}
+
+/* Both lie on the drives until best.json, which is replaced in one step, says which it is. The other one is listed by
+ * then, and goes. */
+static int put_best(struct shore__run *run, struct shore_fleet *fleet, const struct shore__snapshot *old,
+                    struct shore__snapshot *new, struct shore_diag *diag) {
+    const struct shore__journal going = {
+        .fleet_id = {old->fleet_id[0], old->fleet_id[1]}, .from = old->generation, .new = old->volumes};
+    int rc = shore__fleet_snapshot(fleet, new->files, diag);
+    if (rc == 0) rc = shore__digest_text(fleet, new->digest, diag);
+    if (rc == 0 && old->json) rc = shore__journal_write(run->path, SHORE__SNAPSHOT, old->files, &going, diag);
+    return rc ? rc : describe_made(run, fleet, new, diag);
+}
+
+int shore__snapshot_best(struct shore__run *run, struct shore_fleet *fleet, double val_loss, shore__note_fn note,
+                         void *ctx, struct shore_diag *diag) {
+    struct shore__parts parts = {.drives = &run->settings.drives};
+    struct shore__snapshot old, new = {.name = SHORE__BEST, .val_loss = val_loss};
+    struct shore_diag why;
+    int rc = read_best(run, &old, diag);
+    if (rc == 0) rc = shore__run_refuse_copy(run, SHORE__RUN_ELSEWHERE, diag);
+    snprintf(new.files, sizeof new.files, SHORE__BEST "-%d", strcmp(old.files, SHORE__BEST "-1") == 0 ? 2 : 1);
+    if (rc == 0) rc = shore__snapshot_begin(run, fleet, new.files, diag);
+    if (rc == 0) {
+        rc = put_best(run, fleet, &old, &new, diag);
+        const char *files[] = {new.files, old.files};
+        for (int i = 0; i < 2; i++) /* as after a kill */
+            if (files[i][0] && shore__journal_is_there(run->path, SHORE__SNAPSHOT, files[i]) &&
+                shore__snapshot_mend(run->path, files[i], &parts, note, ctx, &why))
+                shore__note(note, ctx, "%s", why.text);
+    }
+    free(parts.away);
+    shore__snapshot_free(&old);
+    return rc;
 }

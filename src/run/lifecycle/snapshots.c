@@ -2,6 +2,7 @@
  * first. */
 #include <dirent.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,8 +35,8 @@ static struct shore__path path_of(const char *run_path, const char *name, const 
     return shore__path_in(run_path, in_folder(name, ending).name);
 }
 
-struct shore__path shore__snapshot_files(const char *run_path, const char *name) {
-    return path_of(run_path, name, ".files");
+struct shore__path shore__snapshot_files(const char *run_path, const char *files) {
+    return path_of(run_path, files, ".files");
 }
 
 bool shore__snapshot_is_made(const char *run_path, const char *name) {
@@ -62,6 +63,10 @@ static int read_fields(struct shore__snapshot *s, const char *path, struct shore
         s->automatic = json_is_true(json_object_get(s->json, "automatic"));
         snprintf(s->digest, sizeof s->digest, "%s", digest);
         snprintf(s->date, sizeof s->date, "%s", date);
+        const json_t *loss = json_object_get(s->json, "val_loss"), *files = json_object_get(s->json, "files");
+        s->val_loss = json_is_number(loss) ? json_number_value(loss) : NAN;
+        snprintf(s->files, sizeof s->files, "%s", json_is_string(files) ? json_string_value(files) : s->name);
+        good = shore__snapshot_name_valid(s->files);
     }
     if (good && !shore__addresses_from_json(json_object_get(s->json, "volumes"), &s->volumes) && s->volumes.count)
         return 0;
@@ -209,12 +214,15 @@ int shore__snapshot_remove(const char *run_path, const char *name, const struct 
                            shore__note_fn note, void *ctx, struct shore_diag *diag) {
     if (check_there(run_path, name, diag)) return SHORE_EUSAGE;
     struct shore__parts parts = {.drives = drives};
+    struct shore__snapshot there;
     bool left = false;
     const struct shore__path json = path_of(run_path, name, ".json");
-    int rc = rename(json.text, path_of(run_path, name, ".partial").text)
+    if (shore__snapshot_read(run_path, name, &there, NULL)) snprintf(there.files, sizeof there.files, "%s", name);
+    int rc = rename(json.text, path_of(run_path, there.files, ".partial").text)
                  ? shore__fail_errno(diag, json.text, "cannot be renamed")
                  : shore__parent_sync(json.text, diag);
-    if (rc == 0) rc = shore__snapshot_clear(run_path, name, &parts, &left, note, ctx, diag);
+    if (rc == 0) rc = shore__snapshot_clear(run_path, there.files, &parts, &left, note, ctx, diag);
+    shore__snapshot_free(&there);
     free(parts.away);
     return rc;
 }
@@ -226,13 +234,23 @@ bool shore__snapshot_is_interrupted(const char *run_path) {
     return found;
 }
 
+/* Whether `best` is made of the files of this name. */
+static int is_best(const char *run_path, const char *files, bool *is, struct shore_diag *diag) {
+    json_t *json = NULL;
+    int rc = shore__json_read_in(run_path, in_folder(SHORE__BEST, ".json").name, &json, diag);
+    const char *of = json_string_value(json_object_get(json, "files"));
+    *is = of && strcmp(of, files) == 0;
+    json_decref(json);
+    return rc == SHORE_EMISSING || rc == SHORE_EINPUT ? 0 : rc;
+}
+
 int shore__snapshot_mend(const char *run_path, const char *name, struct shore__parts *parts, shore__note_fn note,
                          void *ctx, struct shore_diag *diag) {
-    bool left = false;
-    if (shore__snapshot_is_made(run_path, name)) /* it is made; only this was left to do */
-        return shore__journal_clear(run_path, SHORE__SNAPSHOT, name, diag);
-    int rc = shore__snapshot_clear(run_path, name, parts, &left, note, ctx, diag);
-    if (rc == 0 && !left)
+    bool left = false, whole = shore__snapshot_is_made(run_path, name);
+    int rc = whole ? 0 : is_best(run_path, name, &whole, diag);
+    if (rc == 0 && whole) return shore__journal_clear(run_path, SHORE__SNAPSHOT, name, diag); /* it only stayed */
+    if (rc == 0) rc = shore__snapshot_clear(run_path, name, parts, &left, note, ctx, diag);
+    if (rc == 0 && !left && parts->unopened)
         shore__note(note, ctx, "the making or removing of snapshot %s had been interrupted: it is removed", name);
     return rc;
 }

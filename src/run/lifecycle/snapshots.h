@@ -5,9 +5,13 @@
 #include "files/atomic.h"
 #include "run/run.h"
 
+#define SHORE__BEST "best" /* the snapshot of --keep-best */
+
 struct shore__snapshot {
     char name[72], date[32], digest[33];
-    bool automatic;
+    char files[72];  /* what its files are called: as it is, or of `best` another name than those of the one before */
+    bool automatic;  /* of --snapshot-every */
+    double val_loss; /* of `best`, as --keep-best made it; NaN: of no other */
     uint64_t step, generation, fleet_id[2];
     struct shore__addresses volumes; /* the copies, by place in their fleet */
     json_t *json;                    /* the whole NAME.json: settings, changes, processor */
@@ -32,8 +36,8 @@ int shore__snapshots_prune(const struct shore__run *run, uint64_t keep, shore__n
                            struct shore_diag *diag);
 int shore__snapshot_read(const char *run_path, const char *name, struct shore__snapshot *out, struct shore_diag *diag);
 void shore__snapshot_free(struct shore__snapshot *snapshot);
-/* The directory of the run's files that belong to the snapshot's state. */
-struct shore__path shore__snapshot_files(const char *run_path, const char *name);
+/* The directory of the run's files that belong to the snapshot's state. files: see above. */
+struct shore__path shore__snapshot_files(const char *run_path, const char *files);
 /* Whether NAME.json is there. */
 bool shore__snapshot_is_made(const char *run_path, const char *name);
 int shore__snapshot_names(const char *run_path, struct shore__strings *out, struct shore_diag *diag);
@@ -68,7 +72,7 @@ struct shore__parts {
  * must not block us. If a file is left, NAME.partial stays for the next opening of the run. */
 int shore__snapshot_clear(const char *run_path, const char *name, struct shore__parts *parts, bool *left,
                           shore__note_fn note, void *ctx, struct shore_diag *diag);
-/* The same for one that was interrupted, unless it is made. */
+/* The same for one that was interrupted. Of one that is made, or whose files are those of `best`, all stays. */
 int shore__snapshot_mend(const char *run_path, const char *name, struct shore__parts *parts, shore__note_fn note,
                          void *ctx, struct shore_diag *diag);
 /* true: the part lies there or may come to, and cannot be removed now; held: why, for the first one. */

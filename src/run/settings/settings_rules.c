@@ -50,11 +50,10 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
     if (s->model && s->init) return shore__fail(diag, SHORE_EUSAGE, "give --model or --init, not both");
     if (s->val_data.count > 0 && s->val_share > 0)
         return shore__fail(diag, SHORE_EUSAGE, "give --val-data or --val-share, not both");
-    for (size_t i = 0; i < s->drives.count && s->snapshot_every; i++)
+    for (size_t i = 0; i < s->drives.count && (s->snapshot_every || s->keep_best); i++)
         if (!s->drives.item[i]->kind->keeps)
-            return shore__fail(diag, SHORE_EUSAGE,
-                               "--snapshot-every needs drives that keep their data, and drive %s does not",
-                               s->drives.text[i]);
+            return shore__fail(diag, SHORE_EUSAGE, "--%s needs drives that keep their data, and drive %s does not",
+                               s->snapshot_every ? "snapshot-every" : "keep-best", s->drives.text[i]);
     if (s->drive_speeds) {
         rc = shore__speeds_parse(s->drive_speeds, (uint32_t)s->drives.count, NULL, diag);
         if (rc) return rc;

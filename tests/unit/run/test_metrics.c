@@ -1,6 +1,7 @@
 #include "unit/run/support.h"
 
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -75,6 +76,25 @@ static void keeps_what_it_cannot_explain(void **state) {
 static void takes_lines_as_others_write_them(void **state) {
     becomes("{ \"loss\": 5, \"step\": 1 }\n{\"step\" : 2}\n", 2, "", "{ \"loss\": 5, \"step\": 1 }\n{\"step\" : 2}\n",
             false);
+}
+
+#define LOSS(n, loss) "{\"step\":" #n ",\"val_loss\":" loss ",\"lr\":1}\n"
+
+static void counts_validation_losses(void **state) {
+    struct shore_diag diag = {0};
+    struct shore__run *run = recovered(LOSS(1, "3.5") L2 LOSS(3, "null") LOSS(4, "4") LOSS(5, "1"), 4, "");
+    const struct shore__measured *m = &run->measured;
+    assert_true(m->least == 3.5 && m->least_step == 1 && m->since == 2 && m->step == 4 && m->loss == 4);
+    assert_ok(shore__metrics_append(run, 5, LOSS(5, "3.5"), &diag)); /* no lower one */
+    assert_true(m->since == 3 && m->least_step == 1);
+    assert_ok(shore__metrics_append(run, 6, LOSS(6, "null"), &diag));
+    assert_true(m->since == 4 && m->step == 6 && isnan(m->loss));
+    assert_ok(shore__metrics_append(run, 7, LOSS(7, "2e0"), &diag));
+    assert_true(m->since == 0 && m->least == 2 && m->least_step == 7);
+    shore__run_close(run);
+    run = recovered(LOSS(1, "null") L2, 3, LOSS(3, "null")); /* of a resume, with the record's line */
+    assert_true(isinf(run->measured.least) && !run->measured.least_step && run->measured.since == 2);
+    shore__run_close(run);
 }
 
 static void appends_in_order_only(void **state) {
@@ -166,6 +186,7 @@ int main(void) {
         cmocka_unit_test(mends_what_a_kill_leaves),
         cmocka_unit_test(keeps_what_it_cannot_explain),
         cmocka_unit_test(takes_lines_as_others_write_them),
+        cmocka_unit_test(counts_validation_losses),
         cmocka_unit_test(appends_in_order_only),
         cmocka_unit_test(notices_that_its_file_is_gone),
         cmocka_unit_test(says_why_a_line_is_cut),
