@@ -92,7 +92,13 @@ struct shore__attention {
     size_t n_head, n_kv_head, head_dim;
     size_t window; /* 0: none; a query sees the last `window` keys, itself included */
     float scale;
+    float softcap;     /* scores become softcap tanh(score / softcap); 0: they do not */
+    size_t rotary_dim; /* elements of a head that rope turns; 0: all */
+    shore__buf sinks;  /* fp32 [n_head]: a score of each head that counts in the sum of its softmax; or none */
 };
+static inline size_t shore__rotary_dim(const struct shore__attention *a) {
+    return a->rotary_dim ? a->rotary_dim : a->head_dim;
+}
 
 /* Experts: a row goes to those with the largest router logits, or, of equal logits, to the ones with the smaller
  * numbers. Their weights are the softmax of all its logits; renormalised: divided by the sum of the chosen ones. They
@@ -168,24 +174,24 @@ struct shore__compute_ops {
 
     /* ---- head ---- logits are fp32 [rows, n] of vocabulary entries [first, first + n).
      * A row whose target is -1 does not count: its loss and its dlogits are 0, whatever its logits are.
-     * head_logits: logits = x w^T, x [rows, d], w [n, d].
+     * head_logits: logits = x w^T, x [rows, d], w [n, d]; with a cap (0: none), cap tanh(x w^T / cap).
      * head_merge: folds a slice into running max and sum of exponentials [rows] fp32 (start: -inf and 0) and picks up
      *   target_logit [rows] of the targets (int32 [rows]) that lie in the slice.
      * head_loss: loss[rows] = log(sum) - (target_logit - max).
-     * head_dlogits: dlogits (activation mode, [rows, n]) = (exp(logits - max) / sum - [target]) * scale.
-     *   log(sum) + max would be rounded to the precision of logits, which would drown a much smaller loss.
-     * head_backward_x: dx_f32 [rows, d] += dlogits w  (fp32: summed over slices, rounded once at the end by `round`)
-     * head_backward_w: dw [n, d] fp32 = dlogits^T x; add: += */
+     * head_dlogits: dlogits (activation mode, [rows, n]) = (exp(logits - max) / sum - [target]) * scale, times the
+     * cap's slope: gradients of what it caps. log(sum) + max would be rounded to the precision of logits, which would
+     * drown a much smaller loss. head_backward_x: dx_f32 [rows, d] += dlogits w  (fp32: summed over slices, rounded
+     * once at the end by `round`) head_backward_w: dw [n, d] fp32 = dlogits^T x; add: += */
     int (*head_logits)(struct shore__compute *c, struct shore__stream *s, shore__buf logits, shore__buf x, shore__buf w,
-                       size_t rows, size_t n, size_t d);
+                       float cap, size_t rows, size_t n, size_t d);
     int (*head_merge)(struct shore__compute *c, struct shore__stream *s, shore__buf max, shore__buf sum,
                       shore__buf target_logit, shore__buf logits, shore__buf targets, size_t rows, size_t n,
                       size_t first);
     int (*head_loss)(struct shore__compute *c, struct shore__stream *s, shore__buf loss, shore__buf max, shore__buf sum,
                      shore__buf target_logit, shore__buf targets, size_t rows);
     int (*head_dlogits)(struct shore__compute *c, struct shore__stream *s, shore__buf dlogits, shore__buf logits,
-                        shore__buf max, shore__buf sum, shore__buf targets, float scale, size_t rows, size_t n,
-                        size_t first);
+                        shore__buf max, shore__buf sum, shore__buf targets, float scale, float cap, size_t rows,
+                        size_t n, size_t first);
     int (*head_backward_x)(struct shore__compute *c, struct shore__stream *s, shore__buf dx_f32, shore__buf dlogits,
                            shore__buf w, size_t rows, size_t n, size_t d);
     int (*head_backward_w)(struct shore__compute *c, struct shore__stream *s, shore__buf dw, shore__buf dlogits,
@@ -208,17 +214,28 @@ struct shore__compute_ops {
                              size_t rows, size_t d, size_t seq_len);
 
     /* ---- norms ---- gain, bias: fp32 [d]; stats fp32 [rows, 2] (mean, 1/std; rms: the second only).
-     * Layer norm (bias given, rms false) and RMS norm (rms true; y = x / rms(x) * gain).
+     * Layer norm (bias given) and RMS norm (y = x / rms(x) * gain; SHORE__RMS_NORM_FROM_1: * (1 + gain)).
      * backward: dx = dx_add + d/dx, where dx_add [rows, d] may be none and may be dx itself; dgain, dbias fp32 +=,
-     * summed over rows in order. */
+     * summed over rows in order.
+     * head_norm: y = x, queries and keys and values as attention takes them, with queries and keys normed: each head,
+     *   or (whole) all heads of queries together and all of keys. gain: the queries', then the keys', of a head each or
+     *   whole of all. stats [rows, 2 (n_head + n_kv_head)], whole [rows, 4]. backward: dx may be dy. */
     int (*norm)(struct shore__compute *c, struct shore__stream *s, shore__buf y, shore__buf stats, shore__buf x,
-                shore__buf gain, shore__buf bias, float eps, bool rms, size_t rows, size_t d);
+                shore__buf gain, shore__buf bias, float eps, enum shore__norm_kind kind, size_t rows, size_t d);
     int (*norm_backward)(struct shore__compute *c, struct shore__stream *s, shore__buf dx, shore__buf dgain,
                          shore__buf dbias, shore__buf dy, shore__buf dx_add, shore__buf x, shore__buf gain,
-                         shore__buf stats, bool rms, size_t rows, size_t d);
+                         shore__buf stats, enum shore__norm_kind kind, size_t rows, size_t d);
+    int (*head_norm)(struct shore__compute *c, struct shore__stream *s, shore__buf y, shore__buf stats, shore__buf x,
+                     shore__buf gain, float eps, enum shore__norm_kind kind, bool whole,
+                     const struct shore__attention *a);
+    int (*head_norm_backward)(struct shore__compute *c, struct shore__stream *s, shore__buf dx, shore__buf dgain,
+                              shore__buf dy, shore__buf x, shore__buf gain, shore__buf stats,
+                              enum shore__norm_kind kind, bool whole, const struct shore__attention *a);
 
-    /* ---- elementwise ----  y = a + b [n];  act: y = f(x), x [rows, width];
-     * gated: y [rows, width / 2] = f(left half of x) * right half; backward writes dx from dy and x. dx may be x. */
+    /* ---- elementwise ----  y = a + b [n];  x *= factor [n], for activations;  act: y = f(x), x [rows, width];
+     * gated: y [rows, width / 2] = f(left half of x) * right half (SHORE__SWIGLU_CLAMPED says otherwise); backward
+     * writes dx from dy and x. dx may be x. */
+    int (*scale)(struct shore__compute *c, struct shore__stream *s, shore__buf x, float factor, size_t n);
     int (*add)(struct shore__compute *c, struct shore__stream *s, shore__buf y, shore__buf a, shore__buf b, size_t n);
     int (*act)(struct shore__compute *c, struct shore__stream *s, shore__buf y, shore__buf x, enum shore__act_fn f,
                bool gated, size_t rows, size_t width);
@@ -265,10 +282,11 @@ struct shore__compute_ops {
                          shore__buf act, shore__buf route, size_t rows, size_t width, const struct shore__routing *r);
 
     /* ---- attention ---- qkv [rows, (n_head + 2 n_kv_head) * head_dim]: queries, keys, values.
-     * rope: rotates queries and keys in place by half (GPT-NeoX style: pairs (i, i + head_dim / 2)); cos_sin fp32
-     *   [>= first_position + seq_len, head_dim] (head_dim / 2 cosines, then as many sines); inverse: the backward.
-     * attention: causal, out [rows, n_head * head_dim], lse fp32 [n_head, rows].
+     * rope: rotates queries and keys in place by half (GPT-NeoX style: pairs (i, i + rotary_dim / 2)); cos_sin fp32
+     *   [>= first_position + seq_len, rotary_dim] (rotary_dim / 2 cosines, then as many sines); inverse: the backward.
+     * attention: causal, out [rows, n_head * head_dim], lse fp32 [n_head, rows] (of a sink too).
      * attention_backward: dqkv from dout; recomputes the probabilities from qkv and lse.
+     * sink_backward: dsinks fp32 [n_head] +=, rows in order.
      * attention_cached: `rows` queries, one or many, at positions first .. first + rows - 1 of ONE sequence, against
      *   cached keys and values [n_kv_head, capacity, head_dim] (activation mode), which already hold positions
      *   0 .. first + rows - 1. lse as in attention, or none. */
@@ -278,6 +296,8 @@ struct shore__compute_ops {
                      const struct shore__attention *a);
     int (*attention_backward)(struct shore__compute *c, struct shore__stream *s, shore__buf dqkv, shore__buf dout,
                               shore__buf qkv, shore__buf out, shore__buf lse, const struct shore__attention *a);
+    int (*sink_backward)(struct shore__compute *c, struct shore__stream *s, shore__buf dsinks, shore__buf dout,
+                         shore__buf out, shore__buf lse, const struct shore__attention *a);
     int (*attention_cached)(struct shore__compute *c, struct shore__stream *s, shore__buf out, shore__buf lse,
                             shore__buf qkv, shore__buf keys, shore__buf values, size_t rows, size_t first,
                             size_t capacity, const struct shore__attention *a);

@@ -163,9 +163,12 @@ size_t shore__cpu_attention_workspace(struct shore__cpu *c, const struct shore__
     X(position_backward)         \
     X(norm)                      \
     X(norm_backward)             \
+    X(head_norm)                 \
+    X(head_norm_backward)        \
     X(add)                       \
     X(act)                       \
     X(act_backward)              \
+    X(scale)                     \
     X(rope)                      \
     X(route)                     \
     X(route_backward)            \
@@ -179,6 +182,7 @@ size_t shore__cpu_attention_workspace(struct shore__cpu *c, const struct shore__
     X(experts_bias_backward)     \
     X(attention)                 \
     X(attention_backward)        \
+    X(sink_backward)             \
     X(attention_cached)
 #define SHORE__DECLARE_CPU_OP(name) SHORE__OP_TYPE(name) shore__cpu_##name;
 SHORE__CPU_OPS(SHORE__DECLARE_CPU_OP)

@@ -1,6 +1,7 @@
 /* Attention: one job per sequence and key/value head. Free threads take the next job; each job's bits are its own. */
 #include <errno.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #include "compute/cpu.h"
 
@@ -56,6 +57,7 @@ static int run_jobs(struct shore__cpu *c, const struct jobs *jobs) {
             job.dk = (void *)step(job.dk, k, width);
             job.dv = (void *)step(job.dv, k, width);
             if (job.lse) job.lse += head * job.lse_stride + row;
+            if (job.sinks) job.sinks += head;
             jobs->run(&job, scratch);
         }
     }
@@ -75,6 +77,8 @@ static struct shore__attention_job job_of(const struct shore__cpu *c, const stru
         .head_dim = hd,
         .window = a->window,
         .scale = a->scale,
+        .softcap = a->softcap,
+        .sinks = shore__cpu_ptr(a->sinks),
         .mode = c->base.mode,
     };
 }
@@ -157,12 +161,100 @@ int shore__cpu_rope(struct shore__compute *base, struct shore__stream *s, shore_
     struct shore__cpu *c = shore__cpu_of(base);
     SHORE__CPU_SCOPE(c);
     size_t row_bytes = (a->n_head + 2 * a->n_kv_head) * a->head_dim * shore__mode_bytes(base->mode);
+    size_t rotary = shore__rotary_dim(a);
     const float *table = shore__cpu_ptr(cos_sin);
     SHORE__FOR_PART(c, a->sequences * a->seq_len, 1, p) {
         for (size_t r = p.begin; r < p.end; r++)
             c->kernels->rope((char *)shore__cpu_ptr(qkv) + r * row_bytes,
-                             table + (first_position + r % a->seq_len) * a->head_dim, a->n_head + a->n_kv_head,
-                             a->head_dim, inverse, base->mode);
+                             table + (first_position + r % a->seq_len) * rotary, a->n_head + a->n_kv_head, a->head_dim,
+                             rotary, inverse, base->mode);
+    }
+    return 0;
+}
+
+int shore__cpu_sink_backward(struct shore__compute *base, struct shore__stream *s, shore__buf dsinks, shore__buf dout,
+                             shore__buf out, shore__buf lse, const struct shore__attention *a) {
+    struct shore__cpu *c = shore__cpu_of(base);
+    SHORE__CPU_SCOPE(c);
+    size_t rows = a->sequences * a->seq_len, hd = a->head_dim, width = shore__mode_bytes(base->mode);
+    float *d = shore__cpu_ptr(dsinks);
+    const float *sinks = shore__cpu_ptr(a->sinks), *sums = shore__cpu_ptr(lse);
+    SHORE__FOR_PART(c, a->n_head, 1, p) {
+        for (size_t h = p.begin; h < p.end; h++)
+            c->kernels->sink_backward(d + h, sinks[h], step(shore__cpu_ptr(dout), h * hd, width),
+                                      step(shore__cpu_ptr(out), h * hd, width), sums + h * rows, rows, a->n_head * hd,
+                                      hd, base->mode);
+    }
+    return 0;
+}
+
+/* Queries, or keys, of a qkv row, as rows of a norm: each head, or all heads together. Where they begin. */
+struct normed {
+    size_t rows, d, at, gain, stats;
+};
+static void normed_parts(const struct shore__attention *a, bool whole, struct normed out[2]) {
+    size_t hd = a->head_dim, q = a->n_head, k = a->n_kv_head;
+    out[0] = whole ? (struct normed){1, q * hd, 0, 0, 0} : (struct normed){q, hd, 0, 0, 0};
+    out[1] = whole ? (struct normed){1, k * hd, q * hd, q * hd, 2} : (struct normed){k, hd, q * hd, hd, 2 * q};
+}
+/* The values of a row behind them. */
+static void copy_values(const struct shore__attention *a, size_t width, char *to, const char *from) {
+    size_t at = (a->n_head + a->n_kv_head) * a->head_dim * width;
+    if (to != from) memcpy(to + at, from + at, a->n_kv_head * a->head_dim * width);
+}
+
+int shore__cpu_head_norm(struct shore__compute *base, struct shore__stream *s, shore__buf y, shore__buf stats,
+                         shore__buf x, shore__buf gain, float eps, enum shore__norm_kind kind, bool whole,
+                         const struct shore__attention *a) {
+    struct shore__cpu *c = shore__cpu_of(base);
+    SHORE__CPU_SCOPE(c);
+    size_t width = shore__mode_bytes(base->mode), row = (a->n_head + 2 * a->n_kv_head) * a->head_dim * width;
+    struct normed n[2];
+    normed_parts(a, whole, n);
+    SHORE__FOR_PART(c, a->sequences * a->seq_len, 1, p) {
+        for (size_t r = p.begin; r < p.end; r++) {
+            const char *from = (const char *)shore__cpu_ptr(x) + r * row;
+            char *to = (char *)shore__cpu_ptr(y) + r * row;
+            float *row_stats = (float *)shore__cpu_ptr(stats) + r * 2 * (n[0].rows + n[1].rows);
+            for (const struct normed *i = n; i < n + 2; i++)
+                c->kernels->norm(to + i->at * width, row_stats + i->stats, from + i->at * width,
+                                 (const float *)shore__cpu_ptr(gain) + i->gain, NULL, eps, kind, i->rows, i->d,
+                                 base->mode);
+            copy_values(a, width, to, from);
+        }
+    }
+    return 0;
+}
+
+int shore__cpu_head_norm_backward(struct shore__compute *base, struct shore__stream *s, shore__buf dx, shore__buf dgain,
+                                  shore__buf dy, shore__buf x, shore__buf gain, shore__buf stats,
+                                  enum shore__norm_kind kind, bool whole, const struct shore__attention *a) {
+    struct shore__cpu *c = shore__cpu_of(base);
+    SHORE__CPU_SCOPE(c);
+    size_t width = shore__mode_bytes(base->mode), row = (a->n_head + 2 * a->n_kv_head) * a->head_dim * width;
+    size_t all = a->sequences * a->seq_len;
+    const char *dys = shore__cpu_ptr(dy), *xs = shore__cpu_ptr(x);
+    const float *st = shore__cpu_ptr(stats);
+    struct normed n[2];
+    normed_parts(a, whole, n);
+    const size_t stats_ld = 2 * (n[0].rows + n[1].rows);
+    for (const struct normed *i = n; i < n + 2; i++) { /* columns first: dx may be dy */
+        SHORE__FOR_PART(c, i->d, 16, p) {
+            for (size_t r = 0; r < all; r++)
+                c->kernels->norm_columns((float *)shore__cpu_ptr(dgain) + i->gain, NULL, dys + r * row + i->at * width,
+                                         xs + r * row + i->at * width, st + r * stats_ld + i->stats, kind, i->rows,
+                                         i->d, p.begin, p.end, base->mode);
+        }
+    }
+    SHORE__FOR_PART(c, all, 1, p) {
+        for (size_t r = p.begin; r < p.end; r++) {
+            char *to = (char *)shore__cpu_ptr(dx) + r * row;
+            for (const struct normed *i = n; i < n + 2; i++)
+                c->kernels->norm_backward(to + i->at * width, dys + r * row + i->at * width, NULL,
+                                          xs + r * row + i->at * width, (const float *)shore__cpu_ptr(gain) + i->gain,
+                                          st + r * stats_ld + i->stats, kind, i->rows, i->d, base->mode);
+            copy_values(a, width, to, dys + r * row);
+        }
     }
     return 0;
 }

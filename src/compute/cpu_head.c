@@ -4,11 +4,16 @@
 #include "compute/cpu.h"
 
 int shore__cpu_head_logits(struct shore__compute *base, struct shore__stream *s, shore__buf logits, shore__buf x,
-                           shore__buf w, size_t rows, size_t n, size_t d) {
+                           shore__buf w, float cap, size_t rows, size_t n, size_t d) {
     struct shore__cpu *c = shore__cpu_of(base);
     SHORE__CPU_SCOPE(c);
-    struct shore__product p = shore__cpu_head_logits_product(c, rows, n, d);
-    return shore__cpu_product(c, &p, shore__cpu_ptr(logits), shore__cpu_ptr(x), shore__cpu_ptr(w), NULL);
+    struct shore__product product = shore__cpu_head_logits_product(c, rows, n, d);
+    int rc = shore__cpu_product(c, &product, shore__cpu_ptr(logits), shore__cpu_ptr(x), shore__cpu_ptr(w), NULL);
+    if (rc || cap == 0) return rc;
+    SHORE__FOR_PART(c, rows, 1, p) {
+        c->kernels->softcap((float *)shore__cpu_ptr(logits) + p.begin * n, cap, (p.end - p.begin) * n);
+    }
+    return 0;
 }
 
 int shore__cpu_head_merge(struct shore__compute *base, struct shore__stream *s, shore__buf max, shore__buf sum,
@@ -37,8 +42,8 @@ int shore__cpu_head_loss(struct shore__compute *base, struct shore__stream *s, s
 }
 
 int shore__cpu_head_dlogits(struct shore__compute *base, struct shore__stream *s, shore__buf dlogits, shore__buf logits,
-                            shore__buf max, shore__buf sum, shore__buf targets, float scale, size_t rows, size_t n,
-                            size_t first) {
+                            shore__buf max, shore__buf sum, shore__buf targets, float scale, float cap, size_t rows,
+                            size_t n, size_t first) {
     struct shore__cpu *c = shore__cpu_of(base);
     SHORE__CPU_SCOPE(c);
     char *d = shore__cpu_ptr(dlogits);
@@ -47,7 +52,7 @@ int shore__cpu_head_dlogits(struct shore__compute *base, struct shore__stream *s
     size_t row_bytes = n * shore__mode_bytes(base->mode);
     SHORE__FOR_PART(c, rows, 1, p) {
         c->kernels->head_dlogits(d + p.begin * row_bytes, l + p.begin * n, m + p.begin, z + p.begin, target + p.begin,
-                                 scale, p.end - p.begin, n, first, base->mode);
+                                 scale, cap, p.end - p.begin, n, first, base->mode);
     }
     return 0;
 }

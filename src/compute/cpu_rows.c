@@ -74,6 +74,14 @@ int shore__cpu_add(struct shore__compute *base, struct shore__stream *s, shore__
     return 0;
 }
 
+int shore__cpu_scale(struct shore__compute *base, struct shore__stream *s, shore__buf x, float factor, size_t n) {
+    OPEN;
+    SHORE__FOR_PART(c, n, UNIT, p) {
+        c->kernels->scale(at(x, p.begin * width_bytes), factor, p.end - p.begin, mode);
+    }
+    return 0;
+}
+
 int shore__cpu_act(struct shore__compute *base, struct shore__stream *s, shore__buf y, shore__buf x,
                    enum shore__act_fn f, bool gated, size_t rows, size_t width) {
     OPEN;
@@ -154,29 +162,29 @@ int shore__cpu_position_backward(struct shore__compute *base, struct shore__stre
 }
 
 int shore__cpu_norm(struct shore__compute *base, struct shore__stream *s, shore__buf y, shore__buf stats, shore__buf x,
-                    shore__buf gain, shore__buf bias, float eps, bool rms, size_t rows, size_t d) {
+                    shore__buf gain, shore__buf bias, float eps, enum shore__norm_kind kind, size_t rows, size_t d) {
     OPEN;
     SHORE__FOR_PART(c, rows, 1, p) {
         size_t o = p.begin * d * width_bytes;
         c->kernels->norm(at(y, o), (float *)at(stats, p.begin * 8), at(x, o), shore__cpu_ptr(gain),
-                         shore__cpu_ptr(bias), eps, rms, p.end - p.begin, d, mode);
+                         shore__cpu_ptr(bias), eps, kind, p.end - p.begin, d, mode);
     }
     return 0;
 }
 
 int shore__cpu_norm_backward(struct shore__compute *base, struct shore__stream *s, shore__buf dx, shore__buf dgain,
                              shore__buf dbias, shore__buf dy, shore__buf dx_add, shore__buf x, shore__buf gain,
-                             shore__buf stats, bool rms, size_t rows, size_t d) {
+                             shore__buf stats, enum shore__norm_kind kind, size_t rows, size_t d) {
     OPEN;
     /* Columns first: dx may be dy. */
     SHORE__FOR_PART(c, d, UNIT, p) {
         c->kernels->norm_columns(shore__cpu_ptr(dgain), shore__cpu_ptr(dbias), shore__cpu_ptr(dy), shore__cpu_ptr(x),
-                                 shore__cpu_ptr(stats), rms, rows, d, p.begin, p.end, mode);
+                                 shore__cpu_ptr(stats), kind, rows, d, p.begin, p.end, mode);
     }
     SHORE__FOR_PART(c, rows, 1, p) {
         size_t o = p.begin * d * width_bytes;
         c->kernels->norm_backward(at(dx, o), at(dy, o), at(dx_add, o), at(x, o), shore__cpu_ptr(gain),
-                                  (const float *)at(stats, p.begin * 8), rms, p.end - p.begin, d, mode);
+                                  (const float *)at(stats, p.begin * 8), kind, p.end - p.begin, d, mode);
     }
     return 0;
 }

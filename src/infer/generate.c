@@ -59,8 +59,13 @@ static int attend_cached(void *ctx, struct shore__compute *c, struct shore__stre
     const struct attending *at = ctx;
     struct generation *g = at->g;
     const struct shore__arch *a = &g->m->arch;
-    struct shore__attention attn = {
-        1, at->rows, a->n_head, a->n_kv_head, a->head_dim, a->window, 1 / sqrtf((float)a->head_dim)};
+    struct shore__attention attn = {.sequences = 1,
+                                    .seq_len = at->rows,
+                                    .n_head = a->n_head,
+                                    .n_kv_head = a->n_kv_head,
+                                    .head_dim = a->head_dim,
+                                    .window = a->window,
+                                    .scale = 1 / sqrtf((float)a->head_dim)};
     shore__buf keys, values;
     int rc = a->learned_positions ? 0 : c->ops->rope(c, s, inner->qkv, g->cos_sin, &attn, g->filled, false);
     if (!rc) rc = remember(g, at->layer, inner->qkv, at->rows, &keys, &values);
@@ -107,8 +112,8 @@ static int last_logits(struct generation *g, size_t rows, struct shore_diag *dia
         rc = shore__parameters_slice(g->parameters, shore__model_table_block(m), i, &table, diag);
         shore__parameters_want_slice(g->parameters, shore__model_table_block(m), i + 1);
         if (!rc)
-            rc = op->head_logits(g->c, g->stream, shore__at(g->logits.device, (size_t)s.first * 4), g->normed, table, 1,
-                                 s.rows, m->arch.d_model);
+            rc = op->head_logits(g->c, g->stream, shore__at(g->logits.device, (size_t)s.first * 4), g->normed, table, 0,
+                                 1, s.rows, m->arch.d_model);
     }
     const float *logits = g->logits.host;
     if (!rc) rc = shore__get(g->c, g->stream, g->logits.host, g->logits.device, (size_t)m->arch.vocab * 4);

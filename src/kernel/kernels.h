@@ -19,12 +19,13 @@ struct shore__attention_job {
     const void *q, *k, *v, *out_in, *dout;
     void *out, *dq, *dk, *dv;
     float *lse;                  /* [heads] rows at stride lse_stride, NULL: not kept */
+    const float *sinks;          /* [heads], NULL: none */
     size_t lse_stride;           /* between heads */
     size_t q_ld, kv_ld, out_ld;  /* between rows of q (and dq, dk, dv); of k and v; of out and dout */
     size_t heads;                /* query heads that share this key/value head, adjacent */
     size_t queries, first, keys; /* query r is at position first + r; keys are positions 0 .. keys - 1 */
     size_t head_dim, window;
-    float scale;
+    float scale, softcap; /* softcap 0: none */
     enum shore__mode mode;
 };
 
@@ -70,28 +71,37 @@ struct shore__kernels {
                 enum shore__mode mode);
     void (*act_backward)(void *dx, const void *dy, const void *x, enum shore__act_fn f, bool gated, size_t rows,
                          size_t width, enum shore__mode mode);
-    void (*rope)(void *qkv_row, const float *cos_sin, size_t heads, size_t head_dim, bool inverse,
+    /* x *= factor */
+    void (*scale)(void *x, float factor, size_t n, enum shore__mode mode);
+    /* x = cap tanh(x / cap) */
+    void (*softcap)(float *x, float cap, size_t n);
+    /* Rotates the first `rotary` elements of each head. */
+    void (*rope)(void *qkv_row, const float *cos_sin, size_t heads, size_t head_dim, size_t rotary, bool inverse,
                  enum shore__mode mode);
 
-    void (*norm)(void *y, float *stats, const void *x, const float *gain, const float *bias, float eps, bool rms,
-                 size_t rows, size_t d, enum shore__mode mode);
+    void (*norm)(void *y, float *stats, const void *x, const float *gain, const float *bias, float eps,
+                 enum shore__norm_kind kind, size_t rows, size_t d, enum shore__mode mode);
     void (*norm_backward)(void *dx, const void *dy, const void *dx_add, const void *x, const float *gain,
-                          const float *stats, bool rms, size_t rows, size_t d, enum shore__mode mode);
-    /* Columns begin .. end - 1 only; begin is a multiple of 64. dbias may be NULL. */
-    void (*norm_columns)(float *dgain, float *dbias, const void *dy, const void *x, const float *stats, bool rms,
-                         size_t rows, size_t d, size_t begin, size_t end, enum shore__mode mode);
+                          const float *stats, enum shore__norm_kind kind, size_t rows, size_t d, enum shore__mode mode);
+    /* Columns begin .. end - 1 only. dbias may be NULL. */
+    void (*norm_columns)(float *dgain, float *dbias, const void *dy, const void *x, const float *stats,
+                         enum shore__norm_kind kind, size_t rows, size_t d, size_t begin, size_t end,
+                         enum shore__mode mode);
     void (*column_sums)(float *db, const void *dy, size_t rows, size_t n, size_t begin, size_t end,
                         enum shore__mode mode);
 
     void (*head_merge)(float *max, float *sum, float *target_logit, const float *logits, const int32_t *targets,
                        size_t rows, size_t n, size_t first);
     void (*head_dlogits)(void *dlogits, const float *logits, const float *max, const float *sum, const int32_t *targets,
-                         float scale, size_t rows, size_t n, size_t first, enum shore__mode mode);
+                         float scale, float cap, size_t rows, size_t n, size_t first, enum shore__mode mode);
 
     /* for one job */
     size_t (*attention_scratch)(size_t keys, size_t head_dim, bool backward);
     void (*attention)(const struct shore__attention_job *job, void *scratch);
     void (*attention_backward)(const struct shore__attention_job *job, void *scratch);
+    /* Of one head: *dsink -= exp(sink - lse) (dout . out), rows in order; ld: between rows of out and dout. */
+    void (*sink_backward)(float *dsink, float sink, const void *dout, const void *out, const float *lse, size_t rows,
+                          size_t ld, size_t head_dim, enum shore__mode mode);
 
     const struct shore__product_kernel *product; /* NULL where oneDNN's are fastest */
 };

@@ -79,6 +79,13 @@ INLINE __m512 exp2_f(__m512 x) {
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
     return _mm512_scalef_ps(p, n);
 }
+/* Caps scores that are not scaled yet (job->softcap): afterwards, scale makes cap tanh(scale s / cap) of them. */
+INLINE void cap_scores(const struct shore__attention_job *job, float *s, size_t n) {
+    if (job->softcap == 0.0f) return;
+    float to = job->scale / job->softcap, back = job->softcap / job->scale;
+    for (size_t j = 0; j < n; j += 16)
+        put(s, j, VL, tanh_f(get(s, j, VL, SHORE__F32) * to) * back, SHORE__F32);
+}
 /* Lanes j of a vector at `at` with begin <= at + j < end. */
 INLINE __mmask16 between(size_t at, size_t begin, size_t end) {
     uint32_t from = begin > at ? (begin - at < 16 ? (uint32_t)(begin - at) : 16) : 0;
@@ -177,8 +184,8 @@ INLINE void softmax_strip(const struct shore__attention_job *job, const struct s
     size_t padded = up_to(n, 32), begin[STRIP], end[STRIP];
     float scale = job->scale * LOG2E, *top = t->row + at, *sum = top + BLOCK;
     for (size_t r = 0; r < rows; r++) {
-        const float *s = t->s + r * BLOCK;
-        float *o = t->o + (at + r) * wide;
+        float *s = t->s + r * BLOCK, *o = t->o + (at + r) * wide;
+        cap_scores(job, s, padded);
         begin[r] = clip(oldest(job, first + r), block, n);
         end[r] = clip(first + r + 1, block, n);
         if (begin[r] == 0 && end[r] == padded)
@@ -206,8 +213,9 @@ static void forward_block(const struct shore__attention_job *job, const struct s
     pack(t->q, wide, q, job->q_ld, rows, up_to(rows, STRIP), job->head_dim);
     memset(t->o, 0, BLOCK * wide * sizeof *t->o);
     for (size_t r = 0; r < BLOCK; r++) {
-        t->row[r] = -INFINITY;
-        t->row[BLOCK + r] = 0.0f;
+        /* a sink counts as a key that is seen already, whose value is zero */
+        t->row[r] = job->sinks ? job->sinks[head] * LOG2E : -INFINITY;
+        t->row[BLOCK + r] = job->sinks ? 1.0f : 0.0f;
     }
     for (size_t block = oldest(job, first) / BLOCK * BLOCK; block <= last; block += BLOCK)
         for (size_t at = 0; at < rows; at += STRIP) {
@@ -250,14 +258,17 @@ static void k_attention(const struct shore__attention_job *job, void *scratch) {
 /* ---- backward ---- */
 
 /* P and dS of a strip of keys (rows of t->s and t->dp: transposed scores and dP) for all queries of the block. A single
- * key has P = 1 whatever its score is. Its dS would be rounding, which Adam would turn into a step. */
+ * key without a sink has P = 1 whatever its score is. Its dS would be rounding, which Adam would turn into a step. */
 INLINE void softmax_backward_strip(const struct shore__attention_job *job, const struct scratch *t, size_t strip,
                                    size_t first, size_t rows, size_t block, size_t n, size_t padded) {
     const __m512 scale = _mm512_set1_ps(job->scale * LOG2E);
+    for (size_t r = 0; r < STRIP; r++)
+        cap_scores(job, t->s + r * BLOCK, padded);
     for (size_t r = 0; r < STRIP; r += 2)
         for (size_t j = 0; j < padded; j += 16) {
             __m512 ds[2];
-            unsigned alone = job->window == 1 ? 0xFFFFu : first + j == 0; /* queries that see one key */
+            /* queries that see one key */
+            unsigned alone = job->sinks ? 0 : job->window == 1 ? 0xFFFFu : first + j == 0;
             for (size_t i = 0; i < 2; i++) {
                 size_t key = strip + r + i, at = (r + i) * BLOCK + j;
                 size_t begin = clip(block + key, first, rows), end = key < n ? rows : 0;
@@ -268,6 +279,10 @@ INLINE void softmax_backward_strip(const struct shore__attention_job *job, const
                 ds[i] = _mm512_maskz_mul_ps(
                     (__mmask16)(seen & ~alone), p,
                     _mm512_sub_ps(_mm512_loadu_ps(t->dp + at), _mm512_loadu_ps(t->row + BLOCK + j)));
+                if (job->softcap != 0.0f) {
+                    vf tangent = get(t->s, at, VL, SHORE__F32) * (job->scale / job->softcap);
+                    ds[i] = _mm512_maskz_mul_ps(seen, ds[i], (__m512)(1.0f - tangent * tangent));
+                }
                 put(t->p, at, VL, (vf)p, SHORE__BF16);
                 put(t->ds, at, VL, (vf)ds[i], SHORE__BF16);
             }

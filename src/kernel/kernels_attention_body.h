@@ -172,6 +172,13 @@ static size_t k_attention_scratch(size_t keys, size_t head_dim, bool backward) {
     return carve(&s, NULL, keys, head_dim, backward);
 }
 
+/* Caps scores that are already scaled (job->softcap). */
+INLINE void cap_scores(const struct shore__attention_job *job, float *s, size_t n) {
+    if (job->softcap == 0.0f) return;
+    for (size_t j = 0; j < n; j += VL)
+        put(s, j, VL, tanh_f(get(s, j, VL, SHORE__F32) / job->softcap) * job->softcap, SHORE__F32);
+}
+
 /* The first key block that any query from `query` on sees. */
 INLINE size_t first_block(const struct shore__attention_job *job, size_t query) {
     size_t position = job->first + query;
@@ -191,6 +198,7 @@ APART void softmax_block(const struct shore__attention_job *job, const struct sc
             continue;
         }
         size_t stop = up_to(end, VL);
+        cap_scores(job, s, stop);
         fill(s, 0, begin, -INFINITY);
         fill(s, end, stop, -INFINITY);
         fill(s, stop, padded, 0.0f);
@@ -226,8 +234,9 @@ INLINE void attention_mode(const struct shore__attention_job *job, void *scratch
             char *out = (char *)job->out + (query * job->out_ld + h * hd) * bytes;
             pack_rows(t.q, wide, q, job->q_ld, rows, MR, hd, job->scale, mode);
             fill(t.o, 0, up_to(rows, MR) * wide, 0.0f);
-            fill(t.row, 0, BLOCK, -INFINITY);
-            fill(t.row, BLOCK, 2 * BLOCK, 0.0f);
+            /* a sink counts as a key that is seen already, whose value is zero */
+            fill(t.row, 0, BLOCK, job->sinks ? job->sinks[h] : -INFINITY);
+            fill(t.row, BLOCK, 2 * BLOCK, job->sinks ? 1.0f : 0.0f);
             for (size_t block = first_block(job, query); block <= last; block += BLOCK) {
                 size_t n = least(BLOCK, job->keys - block), padded = up_to(n, NR);
                 ptrdiff_t triangle = (ptrdiff_t)(job->first + query) - (ptrdiff_t)block;
@@ -252,7 +261,8 @@ static void k_attention(const struct shore__attention_job *job, void *scratch) {
 }
 
 /* Turns scores (already scaled) and dP into P (in t->p) and dS (in t->s, which held the scores): dS = P (dP - delta). A
- * single key has P = 1 whatever its score is. The difference would be rounding, which Adam would turn into a step. */
+ * single key without a sink has P = 1 whatever its score is. The difference would be rounding, which Adam would turn
+ * into a step. */
 APART void softmax_backward_block(const struct shore__attention_job *job, const struct scratch *t, const float *lse,
                                   size_t query, size_t rows, size_t block, size_t n, size_t padded) {
     for (size_t r = 0; r < rows; r++) {
@@ -260,17 +270,21 @@ APART void softmax_backward_block(const struct shore__attention_job *job, const 
         size_t begin, end;
         seen(job, query + r, block, n, &begin, &end);
         size_t stop = up_to(end, VL);
+        cap_scores(job, s, stop);
         fill(s, 0, begin, -INFINITY);
         fill(s, end, stop, -INFINITY);
         fill(s, stop, padded, 0.0f);
         fill(p, 0, begin, 0.0f);
         fill(p, end, padded, 0.0f);
         for (size_t j = 0; j < stop; j += VL) {
-            vf prob = exp_f(get(s, j, VL, SHORE__F32) - lse[query + r]);
-            put(s, j, VL, prob * (get(p, j, VL, SHORE__F32) - t->row[r]), SHORE__F32);
+            vf score = get(s, j, VL, SHORE__F32), prob = exp_f(score - lse[query + r]);
+            vf ds = prob * (get(p, j, VL, SHORE__F32) - t->row[r]);
+            if (job->softcap != 0.0f) /* unseen keys have prob 0, and an infinite score */
+                ds = select_f(prob > 0.0f, ds * (1.0f - score / job->softcap * (score / job->softcap)), splat(0.0f));
+            put(s, j, VL, ds, SHORE__F32);
             put(p, j, VL, prob, SHORE__F32);
         }
-        if (job->first + query + r == 0 || job->window == 1) fill(s, 0, padded, 0.0f);
+        if (!job->sinks && (job->first + query + r == 0 || job->window == 1)) fill(s, 0, padded, 0.0f);
     }
     for (size_t r = rows; r < up_to(rows, MR); r++) {
         fill(t->s + r * S_LD, 0, padded, 0.0f);

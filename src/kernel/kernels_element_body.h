@@ -16,6 +16,19 @@ static void k_add(void *y, const void *a, const void *b, size_t n, enum shore__m
     FOR_MODE(mode, add_n(y, a, b, n, M));
 }
 
+INLINE void scale_n(void *x, float factor, size_t n, enum shore__mode mode) {
+    for (size_t i = 0; i < n; i += VL)
+        put(x, i, left(i, n), get(x, i, left(i, n), mode) * factor, mode);
+}
+static void k_scale(void *x, float factor, size_t n, enum shore__mode mode) {
+    FOR_MODE(mode, scale_n(x, factor, n, M));
+}
+
+static void k_softcap(float *x, float cap, size_t n) {
+    for (size_t i = 0; i < n; i += VL)
+        put(x, i, left(i, n), tanh_f(get(x, i, left(i, n), SHORE__F32) / cap) * cap, SHORE__F32);
+}
+
 INLINE void add_to_n(float *dst, const void *src, size_t n, enum shore__mode mode) {
     for (size_t i = 0; i < n; i += VL) {
         vf sum = get(dst, i, left(i, n), SHORE__F32) + get(src, i, left(i, n), mode);
@@ -84,6 +97,56 @@ INLINE vf act_slope(vf x, enum shore__act_fn f) {
     }
 }
 
+/* gpt-oss (openai/gpt-oss, torch/model.py): y = (up + 1) gate sigmoid(1.702 gate), gate at most 7, up within 7. */
+#define CLAMP_AT 7.0f
+#define CLAMPED_SLOPE 1.702f
+/* Gates and ups of elements at .. at + count - 1 of a row, which alternate. */
+INLINE void get_pairs(const void *x, size_t at, size_t count, vf *gate, vf *up, enum shore__mode mode) {
+    float pairs[2 * VL];
+    vf low = get(x, at, least(2 * count, VL), mode), g = {0}, u = {0};
+    vf high = 2 * count > VL ? get(x, at + VL, 2 * count - VL, mode) : splat(0.0f);
+    memcpy(pairs, &low, sizeof low);
+    memcpy(pairs + VL, &high, sizeof high);
+    for (size_t i = 0; i < VL; i++) {
+        g[i] = pairs[2 * i];
+        u[i] = pairs[2 * i + 1];
+    }
+    *gate = g;
+    *up = u;
+}
+INLINE void put_pairs(void *x, size_t at, size_t count, vf gate, vf up, enum shore__mode mode) {
+    float pairs[2 * VL];
+    for (size_t i = 0; i < VL; i++) {
+        pairs[2 * i] = gate[i];
+        pairs[2 * i + 1] = up[i];
+    }
+    put(x, at, least(2 * count, VL), get(pairs, 0, VL, SHORE__F32), mode);
+    if (2 * count > VL) put(x, at + VL, 2 * count - VL, get(pairs, VL, VL, SHORE__F32), mode);
+}
+INLINE void clamped_rows(void *y, const void *x, size_t rows, size_t width, enum shore__mode mode) {
+    for (size_t j = 0; j < rows * width; j += VL) {
+        vf g, u;
+        size_t count = left(j, rows * width);
+        get_pairs(x, 2 * j, count, &g, &u, mode);
+        g = min_f(splat(CLAMP_AT), g);
+        u = min_f(splat(CLAMP_AT), max_f(splat(-CLAMP_AT), u));
+        put(y, j, count, (u + 1.0f) * (g * sigmoid(g * CLAMPED_SLOPE)), mode);
+    }
+}
+INLINE void clamped_backward_rows(void *dx, const void *dy, const void *x, size_t rows, size_t width,
+                                  enum shore__mode mode) {
+    for (size_t j = 0; j < rows * width; j += VL) {
+        vf gate, up, zero = {0};
+        size_t count = left(j, rows * width);
+        get_pairs(x, 2 * j, count, &gate, &up, mode);
+        vf g = min_f(splat(CLAMP_AT), gate), u = min_f(splat(CLAMP_AT), max_f(splat(-CLAMP_AT), up));
+        vf s = sigmoid(g * CLAMPED_SLOPE), d = get(dy, j, count, mode);
+        vf dg = d * (u + 1.0f) * FMA(g * s * CLAMPED_SLOPE, 1.0f - s, s);
+        put_pairs(dx, 2 * j, count, select_f(gate > CLAMP_AT, zero, dg),
+                  select_f((up > CLAMP_AT) | (up < -CLAMP_AT), zero, d * (g * s)), mode);
+    }
+}
+
 INLINE void act_rows(void *y, const void *x, enum shore__act_fn f, bool gated, size_t rows, size_t width,
                      enum shore__mode mode) {
     if (!gated) {
@@ -141,17 +204,23 @@ INLINE void act_backward_rows(void *dx, const void *dy, const void *x, enum shor
 
 static void k_act(void *y, const void *x, enum shore__act_fn f, bool gated, size_t rows, size_t width,
                   enum shore__mode mode) {
-    FOR_FUNCTION(f, FOR_MODE(mode, act_rows(y, x, F, gated, rows, width, M)));
+    if (f == SHORE__SWIGLU_CLAMPED)
+        FOR_MODE(mode, clamped_rows(y, x, rows, width, M));
+    else
+        FOR_FUNCTION(f, FOR_MODE(mode, act_rows(y, x, F, gated, rows, width, M)));
 }
 static void k_act_backward(void *dx, const void *dy, const void *x, enum shore__act_fn f, bool gated, size_t rows,
                            size_t width, enum shore__mode mode) {
-    FOR_FUNCTION(f, FOR_MODE(mode, act_backward_rows(dx, dy, x, F, gated, rows, width, M)));
+    if (f == SHORE__SWIGLU_CLAMPED)
+        FOR_MODE(mode, clamped_backward_rows(dx, dy, x, rows, width, M));
+    else
+        FOR_FUNCTION(f, FOR_MODE(mode, act_backward_rows(dx, dy, x, F, gated, rows, width, M)));
 }
 
 /* RoPE (Su et al., arXiv 2104.09864) in the half-split form of GPT-NeoX. */
-INLINE void rope_row(void *row, const float *cos_sin, size_t heads, size_t head_dim, bool inverse,
+INLINE void rope_row(void *row, const float *cos_sin, size_t heads, size_t head_dim, size_t rotary, bool inverse,
                      enum shore__mode mode) {
-    size_t half = head_dim / 2;
+    size_t half = rotary / 2;
     for (size_t h = 0; h < heads; h++)
         for (size_t j = 0; j < half; j += VL) {
             size_t at = h * head_dim + j, count = left(j, half);
@@ -162,7 +231,7 @@ INLINE void rope_row(void *row, const float *cos_sin, size_t heads, size_t head_
             put(row, at + half, count, b * c + a * s, mode);
         }
 }
-static void k_rope(void *row, const float *cos_sin, size_t heads, size_t head_dim, bool inverse,
+static void k_rope(void *row, const float *cos_sin, size_t heads, size_t head_dim, size_t rotary, bool inverse,
                    enum shore__mode mode) {
-    FOR_MODE(mode, rope_row(row, cos_sin, heads, head_dim, inverse, M));
+    FOR_MODE(mode, rope_row(row, cos_sin, heads, head_dim, rotary, inverse, M));
 }

@@ -4,6 +4,8 @@ const struct shore__kernels KERNELS = {
     .add_to = k_add_to,
     .act = k_act,
     .act_backward = k_act_backward,
+    .scale = k_scale,
+    .softcap = k_softcap,
     .rope = k_rope,
     .norm = k_norm,
     .norm_backward = k_norm_backward,
@@ -14,6 +16,7 @@ const struct shore__kernels KERNELS = {
     .attention_scratch = k_attention_scratch,
     .attention = k_attention,
     .attention_backward = k_attention_backward,
+    .sink_backward = k_sink_backward,
 #ifdef PRODUCT
     .product = &PRODUCT,
 #endif

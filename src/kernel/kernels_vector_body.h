@@ -172,6 +172,19 @@ INLINE vf exp_f(vf x) {
 #endif
 }
 
+/* tanh: near 0 the odd polynomial of Cephes tanhf, elsewhere 1 - 2 / (exp(2 |x|) + 1). Relative error below 3e-7. */
+INLINE vf tanh_f(vf x) {
+    vf a = (vf)((vi)x & 0x7FFFFFFF), z = x * x;
+    vf p = splat(-5.70498872745e-3f);
+    p = FMA(p, z, splat(2.06390887954e-2f));
+    p = FMA(p, z, splat(-5.37397155531e-2f));
+    p = FMA(p, z, splat(1.33314422036e-1f));
+    p = FMA(p, z, splat(-3.33332819422e-1f));
+    vf far = 1.0f - 2.0f / (exp_f(a + a) + 1.0f);
+    far = (vf)((vi)far | ((vi)x & (int32_t)0x80000000));
+    return select_f(a < 0.625f, FMA(p * z, x, x), far);
+}
+
 /* Converts a mode known only at run time into one that the compiler knows. */
 #define FOR_MODE(mode, call)                               \
     do {                                                   \

@@ -172,7 +172,12 @@ static int measure_with(struct bench *b, const struct shore__compute_options *ho
                                        .backward = true};
         b->rows = rows[i];
         /* as many sequences as a unit has */
-        b->attention = (struct shore__attention){UNIT / rows[i], rows[i], HEADS, HEADS, HEAD_DIM, 0, 0.125f};
+        b->attention = (struct shore__attention){.sequences = UNIT / rows[i],
+                                                 .seq_len = rows[i],
+                                                 .n_head = HEADS,
+                                                 .n_kv_head = HEADS,
+                                                 .head_dim = HEAD_DIM,
+                                                 .scale = 0.125f};
         rc = shore__compute_describe(how, &shapes, &is, diag);
         if (rc) break;
         size_t bytes = lay_out(b, shore__mode_bytes(is.mode)), room = is.workspace_bytes + is.packed_bytes;

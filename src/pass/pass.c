@@ -162,7 +162,7 @@ int shore__pass_losses(struct shore__pass *pass, size_t first, size_t count, str
             size_t rows = shore__pass_unit_rows(pass, u), at = u * unit * 4;
             shore__buf logits = shore__pass_logits(pass, i, u);
             all += rows;
-            rc = op->head_logits(c, pass->stream, logits, shore__pass_at(pass, pass->normed, u), table, rows, s.rows,
+            rc = op->head_logits(c, pass->stream, logits, shore__pass_at(pass, pass->normed, u), table, 0, rows, s.rows,
                                  m->arch.d_model);
             if (!rc)
                 rc = op->head_merge(c, pass->stream, shore__at(pass->max, at), shore__at(pass->sum, at),

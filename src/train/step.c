@@ -59,10 +59,10 @@ static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf
         size_t rows = shore__pass_unit_rows(pass, u), at = u * unit * 4;
         shore__buf logits = shore__pass_logits(pass, i, u), normed = shore__pass_at(pass, pass->normed, u);
         if (logits.handle == pass->logits.handle)
-            rc = op->head_logits(t->c, t->pass.stream, logits, normed, table, rows, s.rows, d);
+            rc = op->head_logits(t->c, t->pass.stream, logits, normed, table, 0, rows, s.rows, d);
         if (!rc)
             rc = op->head_dlogits(t->c, t->pass.stream, t->dlogits, logits, shore__at(pass->max, at),
-                                  shore__at(pass->sum, at), shore__at(pass->targets.device, at), scale, rows, s.rows,
+                                  shore__at(pass->sum, at), shore__at(pass->targets.device, at), scale, 0, rows, s.rows,
                                   s.first);
         if (!rc)
             rc = op->head_backward_x(t->c, t->pass.stream, shore__at(t->dx_f32, u * unit * d * 4), t->dlogits, table,

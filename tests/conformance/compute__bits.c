@@ -15,8 +15,8 @@ struct way {
 };
 
 struct results {
-    shore__buf b[20];
-    size_t bytes[20];
+    shore__buf b[24];
+    size_t bytes[24];
     int n;
 };
 
@@ -25,6 +25,11 @@ static shore__buf moved(shore__buf b, size_t bytes, size_t offset) {
     memcpy((void *)r.handle, (void *)b.handle, bytes);
     drop(b);
     return r;
+}
+
+static struct shore__attention attention_of(size_t sequences, size_t seq_len) {
+    return (struct shore__attention){
+        .sequences = sequences, .seq_len = seq_len, .n_head = HEADS, .n_kv_head = KV, .head_dim = HD, .scale = 0.17f};
 }
 
 /* A layer and a head, forward and backward: every operation that training uses. */
@@ -66,15 +71,19 @@ static struct results train(enum shore__mode mode, struct way way) {
     shore__buf dattn = OUT(ROWS * HEADS * HD), dqkv = OUT(ROWS * QKV), dnorm = OUT(ROWS * D);
     shore__buf dwv = F32(21, VOCAB * D, 1, 0), dwd = F32(22, FF * D, 1, 0), dwu = F32(23, 2 * FF * D, 1, 0);
     shore__buf dwo = F32(24, D * HEADS * HD, 1, 0), dwqkv = F32(25, QKV * D, 1, 0), db = F32(26, QKV, 1, 0);
-    shore__buf dgain = F32(27, D, 1, 0), dbias = F32(28, D, 1, 0);
-    struct shore__attention a = {ROWS / T, T, HEADS, KV, HD, 50, 0.17f};
+    shore__buf dgain = F32(27, D, 1, 0), dbias = F32(28, D, 1, 0), head_gain = F32(29, 2 * HD, 0.5, 1);
+    shore__buf dhead_gain = F32(30, 2 * HD, 1, 0), dsinks = F32(31, HEADS, 1, 0), raw = OUT(ROWS * QKV);
+    shore__buf head_stats = room(ROWS * 8 * (HEADS + KV), off);
+    struct shore__attention a = attention_of(ROWS / T, T);
+    a.window = 50, a.softcap = 3, a.sinks = F32(11, HEADS, 1, 0), a.rotary_dim = HD - 8;
 
     for (size_t p = 0; p < way.pieces; p++) {
 #define A(buf, width) shore__at(buf, p *part *(width)*e)
 #define B(buf, width) shore__at(buf, p *part *(width)*4)
         ON(k, norm, A(norm, D), B(stats, 2), A(x, D), gain, gain, 1e-5f, false, part, D);
-        ON(k, linear, A(qkv, QKV), A(norm, D), wqkv, bias, part, QKV, D, true);
+        ON(k, linear, A(raw, QKV), A(norm, D), wqkv, bias, part, QKV, D, true);
     }
+    ON(k, head_norm, qkv, head_stats, raw, head_gain, 1e-5f, SHORE__RMS_NORM_FROM_1, false, &a);
     ON(k, rope, qkv, table, &a, 0, false);
     ON(k, attention, attn, lse, qkv, &a);
     for (size_t p = 0; p < way.pieces; p++) {
@@ -83,11 +92,11 @@ static struct results train(enum shore__mode mode, struct way way) {
         ON(k, act, A(act, FF), A(up, 2 * FF), SHORE__SILU, true, part, 2 * FF);
         ON(k, linear, A(out, D), A(act, FF), wd, SHORE__NO_BUF, part, D, FF, false);
         ON(k, add, A(out, D), A(out, D), A(mid, D), part * D);
-        ON(k, head_logits, B(logits, VOCAB), A(out, D), wv, part, VOCAB, D);
+        ON(k, head_logits, B(logits, VOCAB), A(out, D), wv, 9, part, VOCAB, D);
         ON(k, head_merge, B(row[0], 1), B(row[1], 1), B(row[2], 1), B(logits, VOCAB), B(targets, 1), part, VOCAB, 0);
         ON(k, head_loss, B(row[3], 1), B(row[0], 1), B(row[1], 1), B(row[2], 1), B(targets, 1), part);
-        ON(k, head_dlogits, A(dlogits, VOCAB), B(logits, VOCAB), B(row[0], 1), B(row[1], 1), B(targets, 1), 0.1f, part,
-           VOCAB, 0);
+        ON(k, head_dlogits, A(dlogits, VOCAB), B(logits, VOCAB), B(row[0], 1), B(row[1], 1), B(targets, 1), 0.1f, 9,
+           part, VOCAB, 0);
         ON(k, head_backward_x, B(dx, D), A(dlogits, VOCAB), wv, part, VOCAB, D);
         ON(k, round, A(dout, D), B(dx, D), part * D);
         ON(k, linear_backward_x, A(dact, FF), A(dout, D), wd, part, D, FF, false);
@@ -95,6 +104,8 @@ static struct results train(enum shore__mode mode, struct way way) {
         ON(k, linear_backward_x, A(dattn, HEADS * HD), A(dout, D), wo, part, D, HEADS * HD, true);
     }
     ON(k, attention_backward, dqkv, dattn, qkv, attn, lse, &a);
+    ON(k, sink_backward, dsinks, dattn, attn, lse, &a);
+    ON(k, head_norm_backward, dqkv, dhead_gain, dqkv, raw, head_gain, head_stats, SHORE__RMS_NORM_FROM_1, false, &a);
     for (size_t p = 0; p < way.pieces; p++) {
         ON(k, linear_backward_x, A(dnorm, D), A(dqkv, QKV), wqkv, part, QKV, D, true);
         /* the gradients of vectors take rows in order, so they may be cut as well */
@@ -117,11 +128,12 @@ static struct results train(enum shore__mode mode, struct way way) {
                 {dqkv, ROWS * QKV * e},  {dnorm, ROWS * D * e}, {dwv, VOCAB * D * 4},
                 {dwd, FF * D * 4},       {dwu, 2 * FF * D * 4}, {dwo, D * HEADS * HD * 4},
                 {dwqkv, QKV * D * 4},    {db, QKV * 4},         {dgain, D * 4},
-                {dbias, D * 4}};
+                {dbias, D * 4},          {dsinks, HEADS * 4},   {dhead_gain, 2 * HD * 4}};
     for (; r.n < (int)(sizeof keep / sizeof *keep); r.n++)
         r.b[r.n] = keep[r.n].b, r.bytes[r.n] = keep[r.n].bytes;
-    shore__buf rest[] = {x,   gain, bias, wqkv,    wo,     wu,     wd,     wv,   table, targets, stats,
-                         mid, up,   act,  dlogits, row[0], row[1], row[2], dout, dact,  dattn};
+    shore__buf rest[] = {x,       gain,  bias,  wqkv, wo,        wu,         wd,     wv,     table,
+                         targets, stats, mid,   up,   act,       dlogits,    row[0], row[1], row[2],
+                         dout,    dact,  dattn, raw,  head_gain, head_stats, a.sinks};
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
         drop(rest[i]);
     close_backend(&k);
@@ -203,7 +215,8 @@ static void cached(void **state) {
         struct backend k = open_tested(mode, 2, &shapes);
         if (!k.c) continue;
         size_t e = shore__mode_bytes(mode);
-        struct shore__attention a = {1, LEN, HEADS, KV, HD, 0, 0.17f};
+        struct shore__attention a = attention_of(1, LEN);
+        a.softcap = 2, a.sinks = random_f32(4, HEADS, 1, 0);
         shore__buf qkv = random_act(mode, 1, LEN * QKV, 2), whole = empty_act(mode, LEN * HEADS * HD);
         shore__buf lse = room(LEN * HEADS * 4, 0), one = empty_act(mode, LEN * HEADS * HD);
         shore__buf keys = random_act(mode, 2, KV * CAPACITY * HD, 1),
@@ -224,7 +237,7 @@ static void cached(void **state) {
             drop(part);
         }
         same_bytes("attention_cached", mode, one, whole, LEN * HEADS * HD * e);
-        drop(qkv), drop(whole), drop(lse), drop(one), drop(keys), drop(values);
+        drop(qkv), drop(whole), drop(lse), drop(one), drop(keys), drop(values), drop(a.sinks);
         close_backend(&k);
     }
 }
@@ -262,7 +275,7 @@ static void threads_stay(void **state) {
     struct shore__shapes shapes = {
         .unit_rows = LEN, .seq_len = LEN, .d_model = D, .n_head = HEADS, .n_kv_head = KV, .head_dim = HD};
     struct backend k = open_tested(SHORE__F32, KV + 2, &shapes);
-    struct shore__attention a = {1, LEN, HEADS, KV, HD, 0, 0.17f};
+    struct shore__attention a = attention_of(1, LEN);
     shore__buf qkv = random_act(SHORE__F32, 1, LEN * QKV, 2), out = empty_act(SHORE__F32, LEN * HEADS * HD);
     shore__buf lse = room(LEN * HEADS * 4, 0);
     ON(k, add, qkv, qkv, qkv, LEN * QKV);           /* by all */

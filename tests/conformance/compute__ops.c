@@ -76,7 +76,7 @@ static void linear(void **state) {
     }
 }
 
-static void head_case(enum shore__mode mode, size_t rows, size_t d, size_t vocab, size_t slice) {
+static void head_case(enum shore__mode mode, size_t rows, size_t d, size_t vocab, size_t slice, float cap) {
     struct shore__shapes shapes = shapes_of(rows, d);
     struct backend cpu = open_tested(mode, 2, &shapes), ref = open_reference(mode);
     if (!cpu.c) return close_backend(&ref);
@@ -98,12 +98,13 @@ static void head_case(enum shore__mode mode, size_t rows, size_t d, size_t vocab
             for (size_t first = 0; first < vocab; first += slice) {
                 size_t n = vocab - first < slice ? vocab - first : slice;
                 shore__buf piece = shore__at(w, first * d * shore__mode_bytes(mode));
-                assert_int_equal(ON(*b, head_logits, logits, x, piece, rows, n, d), 0);
+                assert_int_equal(ON(*b, head_logits, logits, x, piece, cap, rows, n, d), 0);
                 if (pass == 0) {
                     assert_int_equal(ON(*b, head_merge, max[i], sum[i], target[i], logits, targets, rows, n, first), 0);
                     continue;
                 }
-                assert_int_equal(ON(*b, head_dlogits, dl[i], logits, max[i], sum[i], targets, 0.5f, rows, n, first), 0);
+                assert_int_equal(
+                    ON(*b, head_dlogits, dl[i], logits, max[i], sum[i], targets, 0.5f, cap, rows, n, first), 0);
                 assert_int_equal(ON(*b, head_backward_x, dx[i], dl[i], piece, rows, n, d), 0);
                 shore__buf at = shore__at(dw[i], first * d * 4);
                 assert_int_equal(ON(*b, head_backward_w, at, dl[i], x, rows, n, d, first > 0), 0);
@@ -145,7 +146,7 @@ static void head_of_the_sure(void **state) {
         f32(max)[0] = -INFINITY, f32(sum)[0] = 0;
         assert_int_equal(ON(both[i], head_merge, max, sum, target, logits, targets, 1, VOCAB, 0), 0);
         assert_int_equal(ON(both[i], head_loss, loss, max, sum, target, targets, 1), 0);
-        assert_int_equal(ON(both[i], head_dlogits, dl, logits, max, sum, targets, 1, 1, VOCAB, 0), 0);
+        assert_int_equal(ON(both[i], head_dlogits, dl, logits, max, sum, targets, 1.0f, 0.0f, 1, VOCAB, 0), 0);
         assert_true(fabs(f32(loss)[0] - log1p(rest)) < 3e-7);
         assert_true(fabs(f32(dl)[TARGET] + rest / (1 + rest)) < 3e-7);
         close_backend(&both[i]);
@@ -155,14 +156,15 @@ static void head_of_the_sure(void **state) {
 
 static void head(void **state) {
     FOR_EACH_MODE(mode) {
-        head_case(mode, 32, 16, 135, 64);
-        head_case(mode, 7, 40, 33, 64);
-        head_case(mode, 65, 8, 64, 5);
-        if (on_the_processor()) head_case(mode, 769, 33, 135, 67);
+        head_case(mode, 32, 16, 135, 64, 0);
+        head_case(mode, 7, 40, 33, 64, 2.5f);
+        head_case(mode, 65, 8, 64, 5, 30);
+        if (on_the_processor()) head_case(mode, 769, 33, 135, 67, 0);
     }
 }
 
-static void norm_case(enum shore__mode mode, size_t rows, size_t d, bool rms) {
+static void norm_case(enum shore__mode mode, size_t rows, size_t d, int kind) {
+    bool rms = kind != SHORE__LAYER_NORM;
     struct shore__shapes shapes = shapes_of(8, 8);
     struct backend cpu = open_tested(mode, 2, &shapes), ref = open_reference(mode);
     if (!cpu.c) return close_backend(&ref);
@@ -178,14 +180,14 @@ static void norm_case(enum shore__mode mode, size_t rows, size_t d, bool rms) {
         dx[i] = copy_of(more, rows * d * shore__mode_bytes(mode));
         dx2[i] = copy_of(dy, rows * d * shore__mode_bytes(mode));
         dgain[i] = random_f32(6, d, 1, 0), dbias[i] = random_f32(7, d, 1, 0);
-        assert_int_equal(ON(*b, norm, y[i], stats[i], x, gain, bias, 1e-5f, rms, rows, d), 0);
+        assert_int_equal(ON(*b, norm, y[i], stats[i], x, gain, bias, 1e-5f, kind, rows, d), 0);
         if (i == 0) memcpy((void *)stats0.handle, (void *)stats[0].handle, rows * 8);
         /* dx is dx_add, then dx is dy; statistics of the reference in both */
         assert_int_equal(ON(*b, norm_backward, dx[i], dgain[i], rms ? SHORE__NO_BUF : dbias[i], dy, dx[i], x, gain,
-                            stats0, rms, rows, d),
+                            stats0, kind, rows, d),
                          0);
         assert_int_equal(ON(*b, norm_backward, dx2[i], dgain[i], rms ? SHORE__NO_BUF : dbias[i], dx2[i], SHORE__NO_BUF,
-                            x, gain, stats0, rms, rows, d),
+                            x, gain, stats0, kind, rows, d),
                          0);
     }
     close_to("norm", mode, y[1], y[0], rows * d, 4e-6, 1);
@@ -204,8 +206,9 @@ static void norms(void **state) {
     static const size_t widths[] = {1, 4, 15, 16, 64, 65, 100, 130, 768};
     FOR_EACH_MODE(mode) {
         for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
-            if (widths[i] > 1) norm_case(mode, 9, widths[i], false);
-            norm_case(mode, 33, widths[i], true);
+            if (widths[i] > 1) norm_case(mode, 9, widths[i], SHORE__LAYER_NORM);
+            norm_case(mode, 33, widths[i], SHORE__RMS_NORM);
+            norm_case(mode, 9, widths[i], SHORE__RMS_NORM_FROM_1);
         }
     }
 }
@@ -220,8 +223,8 @@ static void acts(void **state) {
         }
         static const size_t sizes[][2] = {{1, 2}, {3, 34}, {17, 96}, {5, 200}};
         for (size_t z = 0; z < 4; z++)
-            for (int f = SHORE__GELU_TANH; f <= SHORE__SILU; f++)
-                for (int gated = 0; gated < 2; gated++) {
+            for (int f = SHORE__GELU_TANH; f <= SHORE__SWIGLU_CLAMPED; f++)
+                for (int gated = f == SHORE__SWIGLU_CLAMPED; gated < 2; gated++) {
                     size_t rows = sizes[z][0], width = sizes[z][1], out = gated ? width / 2 : width;
                     shore__buf x = random_act(mode, 1, rows * width, 12), dy = random_act(mode, 2, rows * out, 1);
                     shore__buf y[2] = {empty_act(mode, rows * out), empty_act(mode, rows * out)};
@@ -282,6 +285,7 @@ static void elements(void **state) {
             grad[i] = random_f32(6, n * d, 1, 0), pos[i] = random_f32(7, T * d, 1, 0);
             assert_int_equal(ON(*k, round, y[i], wide, rows * d), 0);
             assert_int_equal(ON(*k, add, y[i], y[i], a, rows * d), 0);
+            assert_int_equal(ON(*k, scale, y[i], 5.65625f, rows * d), 0);
             assert_int_equal(ON(*k, embed, y[i], table, tokens, rows, d, first, n), 0);
             assert_int_equal(ON(*k, position, y[i], table, rows, d, T, 3), 0);
             assert_int_equal(ON(*k, embed_backward, grad[i], b, tokens, rows, d, first, n), 0);
@@ -297,7 +301,7 @@ static void elements(void **state) {
                 assert_true(value(mode, back, e) == 0);
             drop(back);
         }
-        same_bytes("round, add, embed, position", mode, y[1], y[0], rows * d * width);
+        same_bytes("round, add, scale, embed, position", mode, y[1], y[0], rows * d * width);
         same_bytes("stored", mode, stored[1], stored[0], rows * d * (mode == SHORE__F32 ? 4 : 2));
         same_bytes("embed_backward", mode, grad[1], grad[0], n * d * 4);
         same_bytes("position_backward", mode, pos[1], pos[0], T * d * 4);
@@ -308,13 +312,60 @@ static void elements(void **state) {
     }
 }
 
+static void head_norm_case(enum shore__mode mode, size_t T, size_t heads, size_t kv, size_t hd, int kind, bool whole) {
+    struct shore__shapes shapes = shapes_of(8, 8);
+    struct backend cpu = open_tested(mode, 2, &shapes), ref = open_reference(mode);
+    if (!cpu.c) return close_backend(&ref);
+    struct shore__attention a = {.sequences = 1, .seq_len = T, .n_head = heads, .n_kv_head = kv, .head_dim = hd};
+    size_t n = T * (heads + 2 * kv) * hd, ngain = whole ? (heads + kv) * hd : 2 * hd, width = shore__mode_bytes(mode);
+    size_t nstats = T * (whole ? 4 : 2 * (heads + kv));
+    shore__buf x = random_act(mode, 1, n, 3), dy = random_act(mode, 2, n, 1), gain = random_f32(4, ngain, 0.5, 1);
+    shore__buf y[2], stats[2], dx[2], dgain[2], stats0 = room(nstats * 4, 0);
+    struct backend *both[2] = {&ref, &cpu};
+    for (int i = 0; i < 2; i++) {
+        struct backend *b = both[i];
+        y[i] = empty_act(mode, n), stats[i] = room(nstats * 4, 0), dgain[i] = random_f32(6, ngain, 1, 0);
+        dx[i] = copy_of(dy, n * width);
+        assert_int_equal(ON(*b, head_norm, y[i], stats[i], x, gain, 1e-5f, kind, whole, &a), 0);
+        if (i == 0) memcpy((void *)stats0.handle, (void *)stats[0].handle, nstats * 4);
+        /* statistics of the reference in both; dx is dy */
+        assert_int_equal(ON(*b, head_norm_backward, dx[i], dgain[i], dx[i], x, gain, stats0, kind, whole, &a), 0);
+    }
+    close_to("head_norm", mode, y[1], y[0], n, 4e-6, 1);
+    close_to("stats of heads", SHORE__F32, stats[1], stats[0], nstats, 2e-6, 1);
+    close_to("head_norm dx", mode, dx[1], dx[0], n, 4e-6, 1);
+    close_to("head_norm dgain", SHORE__F32, dgain[1], dgain[0], ngain, 4e-6, sqrt((double)(T * heads)) + 1);
+    for (int i = 0; i < 2; i++)
+        drop(y[i]), drop(stats[i]), drop(dx[i]), drop(dgain[i]);
+    drop(x), drop(dy), drop(gain), drop(stats0);
+    close_backend(&cpu), close_backend(&ref);
+}
+static void head_norms(void **state) {
+    FOR_EACH_MODE(mode) {
+        head_norm_case(mode, 19, 4, 2, 64, SHORE__RMS_NORM, false);
+        head_norm_case(mode, 7, 3, 1, 18, SHORE__RMS_NORM_FROM_1, false);
+        head_norm_case(mode, 11, 4, 2, 20, SHORE__RMS_NORM, true);
+        head_norm_case(mode, 1, 1, 1, 80, SHORE__RMS_NORM_FROM_1, true);
+    }
+}
+
 static void attention_case(enum shore__mode mode, size_t sequences, size_t T, size_t heads, size_t kv, size_t hd,
-                           size_t window) {
+                           size_t window, float softcap, bool sinks) {
     struct shore__shapes shapes = shapes_of(8, 8);
     shapes.seq_len = T, shapes.n_head = heads, shapes.n_kv_head = kv, shapes.head_dim = hd;
     struct backend cpu = open_tested(mode, 2, &shapes), ref = open_reference(mode);
     if (!cpu.c) return close_backend(&ref);
-    struct shore__attention a = {sequences, T, heads, kv, hd, window, 1 / sqrtf((float)hd)};
+    struct shore__attention a = {.sequences = sequences,
+                                 .seq_len = T,
+                                 .n_head = heads,
+                                 .n_kv_head = kv,
+                                 .head_dim = hd,
+                                 .window = window,
+                                 .scale = 1 / sqrtf((float)hd),
+                                 .softcap = softcap,
+                                 .rotary_dim = sinks ? hd / 4 * 2 : 0};
+    shore__buf dsinks[2] = {random_f32(11, heads, 1, 0), random_f32(11, heads, 1, 0)};
+    if (sinks) a.sinks = random_f32(10, heads, 2, 1);
     size_t rows = sequences * T, wide = (heads + 2 * kv) * hd, width = shore__mode_bytes(mode);
     shore__buf qkv = random_act(mode, 1, rows * wide, 2), dout = random_act(mode, 2, rows * heads * hd, 1),
                table = random_f32(3, (T + 5) * hd, 1, 0);
@@ -329,19 +380,21 @@ static void attention_case(enum shore__mode mode, size_t sequences, size_t T, si
         if (hd % 2 == 0) assert_int_equal(ON(*both[!i], rope, turned[i], table, &a, 5, !i), 0);
         assert_int_equal(ON(*b, attention, out[i], lse[i], qkv, &a), 0);
         assert_int_equal(ON(*b, attention_backward, d[i], dout, qkv, out[0], lse[0], &a), 0);
+        if (sinks) assert_int_equal(ON(*b, sink_backward, dsinks[i], dout, out[0], lse[0], &a), 0);
     }
     double bound = mode == SHORE__BF16 ? 8e-3 : 1e-5; /* bf16 products round the probabilities as well */
     close_to("attention", mode, out[1], out[0], rows * heads * hd, bound, 1);
     close_to("lse", SHORE__F32, lse[1], lse[0], rows * heads, 1e-5, 1);
     close_to("attention_backward", mode, d[1], d[0], rows * wide, bound, 1 + (double)(heads / kv));
     close_to("rope", mode, turned[1], turned[0], rows * wide, mode == SHORE__F32 ? 1e-6 : 1.0 / 64, 4);
+    close_to("sink_backward", SHORE__F32, dsinks[1], dsinks[0], heads, 4e-6, 1 + sqrt((double)rows));
     /* a key alone has all the weight: exactly nothing for its queries, and for itself where no other query sees it */
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; !sinks && i < 2; i++)
         for (size_t r = 0; r < rows; r++)
             for (size_t e = 0; e < (T == 1 || window == 1 ? heads + kv : r % T ? 0 : heads) * hd; e++)
                 assert_true(value(mode, d[i], r * wide + e) == 0);
     for (int i = 0; i < 2; i++)
-        drop(out[i]), drop(lse[i]), drop(d[i]), drop(turned[i]);
+        drop(out[i]), drop(lse[i]), drop(d[i]), drop(turned[i]), drop(dsinks[i]);
 
     /* the last positions again, against a cache */
     size_t capacity = T + 3, first = T / 3;
@@ -362,28 +415,33 @@ static void attention_case(enum shore__mode mode, size_t sequences, size_t T, si
     close_to("lse of attention_cached", SHORE__F32, lse[1], lse[0], (T - first) * heads, 1e-5, 1);
     drop(out[0]), drop(out[1]), drop(lse[0]), drop(lse[1]), drop(keys), drop(values), drop(qkv), drop(dout),
         drop(table);
+    if (sinks) drop(a.sinks);
     close_backend(&cpu), close_backend(&ref);
 }
 static void attention(void **state) {
     FOR_EACH_MODE(mode) {
-        attention_case(mode, 2, 64, 2, 2, 16, 0);
-        attention_case(mode, 1, 200, 2, 1, 64, 0);
-        attention_case(mode, 3, 7, 4, 2, 4, 0);
-        attention_case(mode, 1, 300, 1, 1, 32, 33);
-        attention_case(mode, 1, 290, 3, 1, 20, 140);
-        attention_case(mode, 2, 1, 2, 1, 8, 0);
-        attention_case(mode, 1, 129, 1, 1, 256, 0);
-        attention_case(mode, 1, 131, 2, 2, 80, 1);
-        attention_case(mode, 1, 40, 1, 1, 13, 0);
+        attention_case(mode, 2, 64, 2, 2, 16, 0, 0, false);
+        attention_case(mode, 1, 200, 2, 1, 64, 0, 0, false);
+        attention_case(mode, 3, 7, 4, 2, 4, 0, 0, false);
+        attention_case(mode, 1, 300, 1, 1, 32, 33, 0, false);
+        attention_case(mode, 1, 290, 3, 1, 20, 140, 0, false);
+        attention_case(mode, 2, 1, 2, 1, 8, 0, 0, false);
+        attention_case(mode, 1, 129, 1, 1, 256, 0, 0, false);
+        attention_case(mode, 1, 131, 2, 2, 80, 1, 0, false);
+        attention_case(mode, 1, 40, 1, 1, 13, 0, 0, false);
+        attention_case(mode, 2, 150, 4, 2, 32, 0, 0.7f, false);
+        attention_case(mode, 1, 290, 4, 2, 16, 140, 0, true);
+        attention_case(mode, 3, 5, 2, 1, 8, 0, 1.5f, true);
+        attention_case(mode, 1, 131, 2, 2, 80, 1, 0, true);
     }
 }
 
 /* The device, if it is not the processor. */
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear),   cmocka_unit_test(head),      cmocka_unit_test(head_of_the_sure),
-        cmocka_unit_test(norms),    cmocka_unit_test(acts),      cmocka_unit_test(act_extremes),
-        cmocka_unit_test(elements), cmocka_unit_test(attention),
+        cmocka_unit_test(linear),   cmocka_unit_test(head),       cmocka_unit_test(head_of_the_sure),
+        cmocka_unit_test(norms),    cmocka_unit_test(acts),       cmocka_unit_test(act_extremes),
+        cmocka_unit_test(elements), cmocka_unit_test(head_norms), cmocka_unit_test(attention),
     };
     if (argc > 1) tested_device = argv[1];
     away_seed = test_seed();

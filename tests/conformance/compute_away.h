@@ -283,6 +283,12 @@ static int away_widen_put(void *ctx, void *stream, uint64_t to, uint64_t from, s
 static bool away_check_buf(const struct away *a, shore__buf b) {
     return shore__buf_is_none(b) || away_holds(a, SHORE_PLACE_DEVICE, (const void *)b.handle);
 }
+static bool away_check_attention(const struct away *a, const struct shore__attention *described) {
+    return away_check_buf(a, described->sinks);
+}
+static bool away_check_routing(const struct away *a, const struct shore__routing *described) {
+    return true;
+}
 #define AWAY_FIELD(type, name) type name;
 #define AWAY_PARAM(type, name) , type name
 #define AWAY_PACK(type, name) name,
@@ -329,6 +335,7 @@ static bool away_check_buf(const struct away *a, shore__buf b) {
     static int away_run_##name(struct away *a, void *args) {                                                     \
         const struct away_##name##_args *x = args;                                                               \
         AWAY_EACH(AWAY_IS_HERE, __VA_ARGS__)                                                                     \
+        if (!away_check_##described(a, &x->described)) return -EFAULT;                                           \
         return a->reference->ops->name(a->reference, NULL AWAY_EACH(AWAY_PASS, __VA_ARGS__), &x->described);     \
     }                                                                                                            \
     static int away_##name(struct shore__compute *c, struct shore__stream *s AWAY_EACH(AWAY_PARAM, __VA_ARGS__), \
@@ -341,6 +348,7 @@ static bool away_check_buf(const struct away *a, shore__buf b) {
 #define B(name) (shore__buf, name)
 #define N(name) (size_t, name)
 #define Y(name) (bool, name)
+#define K(name) (enum shore__norm_kind, name)
 
 AWAY_OP(fill, B(dst), (float, value), N(n))
 AWAY_OP(zero, B(dst), N(bytes))
@@ -352,10 +360,11 @@ AWAY_OP(linear, B(y), B(x_), B(w), B(bias), N(rows), N(n), N(k), Y(w_is_nk))
 AWAY_OP(linear_backward_x, B(dx), B(dy), B(w), N(rows), N(n), N(k), Y(w_is_nk))
 AWAY_OP(linear_backward_w, B(dw), B(dy), B(x_), N(rows), N(n), N(k), Y(w_is_nk), Y(add))
 AWAY_OP(bias_backward, B(db), B(dy), N(rows), N(n))
-AWAY_OP(head_logits, B(logits), B(x_), B(w), N(rows), N(n), N(d))
+AWAY_OP(head_logits, B(logits), B(x_), B(w), (float, cap), N(rows), N(n), N(d))
 AWAY_OP(head_merge, B(max), B(sum), B(target_logit), B(logits), B(targets), N(rows), N(n), N(first))
 AWAY_OP(head_loss, B(loss), B(max), B(sum), B(target_logit), B(targets), N(rows))
-AWAY_OP(head_dlogits, B(dlogits), B(logits), B(max), B(sum), B(targets), (float, scale), N(rows), N(n), N(first))
+AWAY_OP(head_dlogits, B(dlogits), B(logits), B(max), B(sum), B(targets), (float, scale), (float, cap), N(rows), N(n),
+        N(first))
 AWAY_OP(head_backward_x, B(dx), B(dlogits), B(w), N(rows), N(n), N(d))
 AWAY_OP(head_backward_w, B(dw), B(dlogits), B(x_), N(rows), N(n), N(d), Y(add))
 AWAY_OP(round, B(act), B(src), N(n))
@@ -363,13 +372,17 @@ AWAY_OP(embed, B(x_), B(table), B(tokens), N(rows), N(d), N(first), N(n))
 AWAY_OP(embed_backward, B(dtable), B(dx), B(tokens), N(rows), N(d), N(first), N(n))
 AWAY_OP(position, B(x_), B(table), N(rows), N(d), N(seq_len), N(first_position))
 AWAY_OP(position_backward, B(dtable), B(dx), N(rows), N(d), N(seq_len))
-AWAY_OP(norm, B(y), B(stats), B(x_), B(gain), B(bias), (float, eps), Y(rms), N(rows), N(d))
-AWAY_OP(norm_backward, B(dx), B(dgain), B(dbias), B(dy), B(dx_add), B(x_), B(gain), B(stats), Y(rms), N(rows), N(d))
+AWAY_OP(norm, B(y), B(stats), B(x_), B(gain), B(bias), (float, eps), K(kind), N(rows), N(d))
+AWAY_OP(norm_backward, B(dx), B(dgain), B(dbias), B(dy), B(dx_add), B(x_), B(gain), B(stats), K(kind), N(rows), N(d))
+AWAY_ATTENTION(head_norm, B(y), B(stats), B(x_), B(gain), (float, eps), K(kind), Y(whole))
+AWAY_ATTENTION(head_norm_backward, B(dx), B(dgain), B(dy), B(x_), B(gain), B(stats), K(kind), Y(whole))
+AWAY_OP(scale, B(x_), (float, factor), N(n))
 AWAY_OP(add, B(y), B(x1), B(x2), N(n))
 AWAY_OP(act, B(y), B(x_), (enum shore__act_fn, f), Y(gated), N(rows), N(width))
 AWAY_OP(act_backward, B(dx), B(dy), B(x_), (enum shore__act_fn, f), Y(gated), N(rows), N(width))
 AWAY_ATTENTION(attention, B(out), B(lse), B(qkv))
 AWAY_ATTENTION(attention_backward, B(dqkv), B(dout), B(qkv), B(out), B(lse))
+AWAY_ATTENTION(sink_backward, B(dsinks), B(dout), B(out), B(lse))
 AWAY_ATTENTION(attention_cached, B(out), B(lse), B(qkv), B(keys), B(values), N(rows), N(first), N(capacity))
 AWAY_ROUTING(route, B(route), B(logits), N(rows))
 AWAY_ROUTING(route_backward, B(dlogits), B(dweights), B(logits), B(route), B(balance), N(rows))
@@ -402,6 +415,7 @@ static int away_rope(struct shore__compute *c, struct shore__stream *s, shore__b
 #undef B
 #undef N
 #undef Y
+#undef K
 
 /* ---- the backend ---- */
 
@@ -465,6 +479,9 @@ static const struct shore__compute_ops away_ops = {
     AWAY_AT(position_backward),
     AWAY_AT(norm),
     AWAY_AT(norm_backward),
+    AWAY_AT(head_norm),
+    AWAY_AT(head_norm_backward),
+    AWAY_AT(scale),
     AWAY_AT(add),
     AWAY_AT(act),
     AWAY_AT(act_backward),
@@ -481,6 +498,7 @@ static const struct shore__compute_ops away_ops = {
     AWAY_AT(experts_bias_backward),
     AWAY_AT(attention),
     AWAY_AT(attention_backward),
+    AWAY_AT(sink_backward),
     AWAY_AT(attention_cached),
     AWAY_AT(close),
 };

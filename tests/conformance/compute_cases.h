@@ -53,7 +53,7 @@ UNUSED static enum shore__mode mode_tested(void) {
 }
 
 /* All tensors that there are now. */
-enum { TENSORS = 64, LENT_MOST = 32 << 20 };
+enum { TENSORS = 128, LENT_MOST = 32 << 20 };
 static struct tensor {
     char *base;
     size_t bytes, offset; /* offset: of what is lent */

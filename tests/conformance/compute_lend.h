@@ -51,7 +51,10 @@ static float lend_float(struct backend *b, float x) {
     return x;
 }
 static const struct shore__attention *lend_attention(struct backend *b, const struct shore__attention *x) {
-    return x;
+    static struct shore__attention lent;
+    lent = *x;
+    lent.sinks = lend_buf(b, x->sinks);
+    return &lent;
 }
 static const struct shore__routing *lend_routing(struct backend *b, const struct shore__routing *x) {
     return x;

@@ -104,13 +104,13 @@ static int bias_backward(struct shore__compute *c, struct shore__stream *s, shor
 }
 
 static int head_logits(struct shore__compute *c, struct shore__stream *s, shore__buf logits, shore__buf x, shore__buf w,
-                       size_t rows, size_t n, size_t d) {
+                       float cap, size_t rows, size_t n, size_t d) {
     for (size_t r = 0; r < rows; r++)
         for (size_t j = 0; j < n; j++) {
             double sum = 0;
             for (size_t i = 0; i < d; i++)
                 sum += get(c, x, r * d + i) * get(c, w, j * d + i);
-            floats(logits)[r * n + j] = (float)sum;
+            floats(logits)[r * n + j] = (float)(cap == 0 ? sum : cap * tanh(sum / cap));
         }
     return 0;
 }
@@ -143,13 +143,14 @@ static int head_loss(struct shore__compute *c, struct shore__stream *s, shore__b
     return 0;
 }
 static int head_dlogits(struct shore__compute *c, struct shore__stream *s, shore__buf dlogits, shore__buf logits,
-                        shore__buf max, shore__buf sum, shore__buf targets, float scale, size_t rows, size_t n,
-                        size_t first) {
+                        shore__buf max, shore__buf sum, shore__buf targets, float factor, float cap, size_t rows,
+                        size_t n, size_t first) {
     for (size_t r = 0; r < rows; r++)
         for (size_t j = 0; j < n; j++) {
             bool is_target = in_slice(ints(targets)[r], first, n) && (size_t)ints(targets)[r] == first + j;
-            double p = exp((double)floats(logits)[r * n + j] - floats(max)[r]) / floats(sum)[r];
-            put(c, dlogits, r * n + j, ints(targets)[r] < 0 ? 0 : (p - is_target) * scale);
+            double logit = floats(logits)[r * n + j], p = exp(logit - floats(max)[r]) / floats(sum)[r];
+            double slope = cap == 0 ? 1 : 1 - logit / cap * (logit / cap);
+            put(c, dlogits, r * n + j, ints(targets)[r] < 0 ? 0 : (p - is_target) * factor * slope);
         }
     return 0;
 }
@@ -203,6 +204,12 @@ static int add(struct shore__compute *c, struct shore__stream *s, shore__buf y, 
     return 0;
 }
 
+static int scale(struct shore__compute *c, struct shore__stream *s, shore__buf x, float factor, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        put(c, x, i, get(c, x, i) * factor);
+    return 0;
+}
+
 static void close_reference(struct shore__compute *c) {
     free(c);
 }
@@ -233,6 +240,9 @@ static const struct shore__compute_ops reference_ops = {
     .position_backward = position_backward,
     .norm = shore__reference_norm,
     .norm_backward = shore__reference_norm_backward,
+    .head_norm = shore__reference_head_norm,
+    .head_norm_backward = shore__reference_head_norm_backward,
+    .scale = scale,
     .add = add,
     .act = shore__reference_act,
     .act_backward = shore__reference_act_backward,
@@ -249,6 +259,7 @@ static const struct shore__compute_ops reference_ops = {
     .experts_bias_backward = shore__reference_experts_bias_backward,
     .attention = shore__reference_attention,
     .attention_backward = shore__reference_attention_backward,
+    .sink_backward = shore__reference_sink_backward,
     .attention_cached = shore__reference_attention_cached,
     .close = close_reference,
 };
