@@ -14,6 +14,7 @@
 uint64_t shore__summary_text_bytes(struct shore__dataset *data, struct shore__tokenizer *tokenizer) {
     uint64_t tokens = shore__dataset_tokens(data);
     const struct shore__dataset_stats *stats = shore__dataset_stats(data);
+    if (shore__dataset_marked(data)) return 0; /* the loss is not of all of them */
     if (tokens > DECODE_TOKENS_MAX)
         return stats->tokens ? (uint64_t)((double)stats->text_bytes / (double)stats->tokens * (double)tokens) : 0;
     int32_t *ids = malloc(SPAN_TOKENS * sizeof *ids);

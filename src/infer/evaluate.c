@@ -117,7 +117,7 @@ static int window(struct session *s, struct shore__dataset *data, uint64_t first
                   struct shore_diag *diag) {
     double loss;
     int rc = shore__dataset_read(data, first, n, s->pass.tokens.host, diag);
-    if (!rc) rc = shore__dataset_read(data, first + 1, n, s->pass.targets.host, diag);
+    if (!rc) rc = shore__dataset_targets(data, first, n, s->pass.targets.host, diag);
     if (!rc) rc = shore__pass_put(&s->pass, diag);
     if (!rc) rc = shore__pass_forward(&s->pass, x, &loss, diag);
     if (!rc) *sum += loss;
@@ -129,11 +129,14 @@ int shore__evaluate(const struct shore__weights_of *weights, const struct shore_
                     struct shore__eval_result *out, struct shore_diag *diag) {
     struct session s = {0};
     size_t seq_len = options->seq_len;
-    uint64_t count = shore__dataset_tokens(data);
-    if (count < 2)
+    uint64_t count = shore__dataset_predicted(data);
+    uint32_t row = shore__dataset_row_tokens(data);
+    if (shore__dataset_tokens(data) < 2)
         return shore__fail(diag, SHORE_EINPUT, "the data have %llu tokens: two are needed at least",
-                           (unsigned long long)count);
-    count -= 1;
+                           (unsigned long long)shore__dataset_tokens(data));
+    if (row && row != seq_len)
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "each row of the data is a sequence of %u tokens: windows of %zu do not fit", row, seq_len);
     if (max_tokens && max_tokens < count) count = max_tokens;
     if (seq_len > count) seq_len = (size_t)count;
     size_t sequences = BATCH_ROWS / seq_len ? BATCH_ROWS / seq_len : 1;

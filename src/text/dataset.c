@@ -33,7 +33,7 @@ static int check_header(struct shore__dataset *d, struct shore_diag *diag) {
                            d->path);
     d->stats = (struct shore__dataset_stats){
         .tokens = d->header.tokens, .documents = d->header.documents, .text_bytes = d->header.text_bytes};
-    uint64_t wanted = SHORE__TOKEN_HEADER_BYTES + d->header.tokens * d->header.width;
+    uint64_t wanted = SHORE__TOKEN_HEADER_BYTES + shore__token_bytes(&d->header) + shore__mark_bytes(&d->header);
     if ((uint64_t)info.st_size != wanted)
         return shore__fail(diag, SHORE_ECORRUPT, "%s: has %lld bytes instead of %llu", d->path, (long long)info.st_size,
                            (unsigned long long)wanted);
@@ -86,14 +86,21 @@ const struct shore__dataset_stats *shore__dataset_stats(const struct shore__data
     return &d->stats;
 }
 
+/* Adds what a block of the file, at byte `at`, has of bytes [from, to). */
+static void add_part(XXH3_state_t *part, const unsigned char *block, uint64_t at, uint64_t n, uint64_t from,
+                     uint64_t to) {
+    uint64_t lo = from > at ? from : at, hi = to < at + n ? to : at + n;
+    if (lo < hi) XXH3_64bits_update(part, block + (lo - at), hi - lo);
+}
+
 /* Hashes the file and the part in use in one pass, so that a flipped bit outside the part is noticed too. */
 int shore__dataset_identity(struct shore__dataset *d, shore__progress_fn progress, void *ctx, uint64_t *hash,
                             struct shore_diag *diag) {
     enum { BLOCK = 256 << 10 };
     XXH3_state_t *whole = XXH3_createState(), *part = XXH3_createState();
-    unsigned char *block = malloc(BLOCK), tail[12];
-    uint64_t end = d->header.tokens * d->header.width;
-    uint64_t from = d->first * d->header.width, to = from + d->count * d->header.width;
+    unsigned char *block = malloc(BLOCK), tail[16];
+    uint64_t width = d->header.width, marks = shore__token_bytes(&d->header);
+    uint64_t end = marks + shore__mark_bytes(&d->header), last = d->first + d->count;
     int rc = whole && part && block ? 0 : shore__fail(diag, -ENOMEM, "%s: out of memory", d->path);
     if (rc == 0) {
         XXH3_64bits_reset(whole);
@@ -105,15 +112,16 @@ int shore__dataset_identity(struct shore__dataset *d, shore__progress_fn progres
         if (rc == 0 && progress && progress(ctx, at, end)) rc = -ECANCELED;
         if (rc) break;
         XXH3_64bits_update(whole, block, n);
-        uint64_t lo = from > at ? from : at, hi = to < at + n ? to : at + n;
-        if (lo < hi) XXH3_64bits_update(part, block + (lo - at), hi - lo);
+        add_part(part, block, at, n, d->first * width, last * width);
+        if (d->header.marked) add_part(part, block, at, n, marks + d->first / 8, marks + (last + 7) / 8);
     }
     if (rc == 0 && XXH3_64bits_digest(whole) != d->header.data_hash)
         rc = shore__fail(diag, SHORE_ECORRUPT, "%s: its tokens do not match their checksum", d->path);
     if (rc == 0) {
         shore__put_u32(tail, d->header.width);
         shore__put_u64(tail + 4, d->count);
-        XXH3_64bits_update(part, tail, sizeof tail);
+        shore__put_u32(tail + 12, d->header.row_tokens);
+        XXH3_64bits_update(part, tail, d->header.row_tokens ? 16 : 12);
         *hash = XXH3_64bits_digest(part);
     }
     XXH3_freeState(whole);
@@ -142,6 +150,43 @@ int shore__dataset_read(struct shore__dataset *d, uint64_t position, size_t coun
         position = 0;
     }
     return 0;
+}
+
+/* Sets those of count tokens from position on to -1 that do not count. */
+static int leave_out(struct shore__dataset *d, uint64_t position, size_t count, int32_t *out, struct shore_diag *diag) {
+    unsigned char marks[4096];
+    uint64_t start = SHORE__TOKEN_HEADER_BYTES + shore__token_bytes(&d->header);
+    for (size_t n; count > 0; count -= n, out += n, position += n) {
+        uint64_t bit = d->first + position % d->count, left = d->count - position % d->count;
+        n = sizeof marks * 8 - bit % 8;
+        if (n > left) n = (size_t)left;
+        if (n > count) n = count;
+        int rc = shore__read_at(d->fd, marks, (bit % 8 + n + 7) / 8, start + bit / 8, d->path, diag);
+        if (rc) return rc;
+        for (size_t i = 0; i < n; i++) {
+            size_t at = bit % 8 + i;
+            if (!(marks[at / 8] >> at % 8 & 1)) out[i] = -1;
+        }
+    }
+    return 0;
+}
+
+int shore__dataset_targets(struct shore__dataset *d, uint64_t position, size_t count, int32_t *out,
+                           struct shore_diag *diag) {
+    int rc = shore__dataset_read(d, position + 1, count, out, diag);
+    return rc || !d->header.marked ? rc : leave_out(d, position + 1, count, out, diag);
+}
+
+bool shore__dataset_marked(const struct shore__dataset *d) {
+    return d->header.marked;
+}
+
+uint32_t shore__dataset_row_tokens(const struct shore__dataset *d) {
+    return d->header.row_tokens;
+}
+
+uint64_t shore__dataset_predicted(const struct shore__dataset *d) {
+    return d->header.row_tokens ? d->count : d->count - 1;
 }
 
 uint64_t shore__dataset_position(const struct shore__dataset *d, uint64_t index, size_t seq_len, bool shuffle,

@@ -23,6 +23,8 @@ struct shore__reading {
     void *note_ctx;
     const char *text_field; /* the field of a record that holds its text; NULL: "text" */
     bool skip_bad_rows;     /* skips and counts bad rows; otherwise the first one is an error */
+    bool all_count;         /* prompts count in the loss, too */
+    uint32_t row_tokens;    /* each row is a sequence of so many tokens, cut or padded; 0: rows are joined */
     uint64_t memory_bytes;  /* the budget; 0: none */
 };
 /* Tokenizes the named files, directories and patterns into path, a token file with a checked header. Accepts UTF-8
@@ -55,6 +57,16 @@ int shore__dataset_identity(struct shore__dataset *d, shore__progress_fn progres
 /* Reads count tokens from position on as int32, wrapping at the end. */
 int shore__dataset_read(struct shore__dataset *d, uint64_t position, size_t count, int32_t *out,
                         struct shore_diag *diag);
+/* Reads the tokens behind each of these: what is predicted. -1: it does not count in the loss. */
+int shore__dataset_targets(struct shore__dataset *d, uint64_t position, size_t count, int32_t *out,
+                           struct shore_diag *diag);
+/* Whether some of the file's tokens may not count in the loss. */
+bool shore__dataset_marked(const struct shore__dataset *d);
+/* Tokens of a sequence, if each row is one; 0: the rows are joined. */
+uint32_t shore__dataset_row_tokens(const struct shore__dataset *d);
+/* Number of tokens that a pass over the data predicts, or leaves out as not counting: all but the first, and with a row
+ * a sequence all, because the first token of a row never counts. */
+uint64_t shore__dataset_predicted(const struct shore__dataset *d);
 /* Start of sequence `index` (0, 1, ... over all steps) of length T. Without shuffle: index * T modulo tokens. Shuffled:
  * T * permute(seed, e, n, index mod n) in epoch e = index / n of the n = max(1, tokens / T) whole sequences. */
 uint64_t shore__dataset_position(const struct shore__dataset *d, uint64_t index, size_t seq_len, bool shuffle,

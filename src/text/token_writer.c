@@ -1,7 +1,9 @@
 #include "text/token_writer.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/diag.h"
 #include "base/limits.h"
@@ -21,8 +23,13 @@ struct shore__token_writer {
     unsigned char *pending;
     size_t pending_bytes;
     struct shore__dataset_stats stats;
-    bool any_tokens, after_tokens; /* of a file of tokens */
+    bool any_tokens, after_tokens; /* of a file of tokens, or of rows */
+    bool after_row;                /* which ends by itself */
     uint64_t real_tokens;
+    /* marks, from the first token on that does not count; they wait in a nameless file */
+    FILE *marks;
+    unsigned char mark[8];
+    uint32_t row_tokens;
     /* for messages: the source of what is written, and of what is read */
     const char *source, *read_source;
     uint64_t line, read_line; /* in JSONL; 0: not in a line */
@@ -46,7 +53,49 @@ static int flush(struct shore__token_writer *w, struct shore_diag *diag) {
     return rc;
 }
 
-static int put(struct shore__token_writer *w, uint32_t id, struct shore_diag *diag) {
+static int no_room_for_marks(const struct shore__token_writer *w, struct shore_diag *diag) {
+    return shore__fail(diag, -EIO, "%s: which tokens count cannot wait in a temporary file: %s", w->file.path,
+                       strerror(errno));
+}
+
+/* Marks the next token. */
+static int put_mark(struct shore__token_writer *w, bool counts, struct shore_diag *diag) {
+    static const unsigned char all[8] = {255, 255, 255, 255, 255, 255, 255, 255};
+    uint64_t at = w->stats.tokens;
+    if (!w->marks && counts) return 0;
+    if (!w->marks) {
+        if (!(w->marks = tmpfile())) return no_room_for_marks(w, diag);
+        for (uint64_t i = 0; i < at / 64; i++)
+            if (fwrite(all, sizeof all, 1, w->marks) != 1) return no_room_for_marks(w, diag);
+        for (uint64_t i = at / 64 * 64; i < at; i++)
+            w->mark[i % 64 / 8] |= (unsigned char)(1u << i % 8);
+    }
+    w->mark[at % 64 / 8] |= (unsigned char)(counts << at % 8);
+    if (at % 64 != 63) return 0;
+    if (fwrite(w->mark, sizeof w->mark, 1, w->marks) != 1) return no_room_for_marks(w, diag);
+    memset(w->mark, 0, sizeof w->mark);
+    return 0;
+}
+
+/* Puts the marks behind the tokens. */
+static int add_marks(struct shore__token_writer *w, struct shore_diag *diag) {
+    const uint64_t bytes = (w->stats.tokens + 7) / 8, start = SHORE__TOKEN_HEADER_BYTES + w->stats.tokens * w->width;
+    int rc = 0;
+    if (!w->marks) return 0;
+    if (fwrite(w->mark, sizeof w->mark, 1, w->marks) != 1 || fflush(w->marks)) return no_room_for_marks(w, diag);
+    rewind(w->marks);
+    for (uint64_t at = 0; rc == 0 && at < bytes; at += BLOCK_BYTES) {
+        size_t n = bytes - at < BLOCK_BYTES ? (size_t)(bytes - at) : BLOCK_BYTES;
+        if (fread(w->pending, 1, n, w->marks) != n) return no_room_for_marks(w, diag);
+        XXH3_64bits_update(w->hash, w->pending, n);
+        rc = shore__write_at(w->file.fd, w->pending, n, start + at, w->file.path, diag);
+    }
+    return rc;
+}
+
+static int put(struct shore__token_writer *w, uint32_t id, bool counts, struct shore_diag *diag) {
+    int rc = put_mark(w, counts, diag);
+    if (rc) return rc;
     if (id >= w->vocab)
         return shore__fail(diag, SHORE_EINPUT,
                            "%s: token %u (number %llu of the data) is out of range: the model's vocabulary has %u; the "
@@ -63,14 +112,14 @@ static int put(struct shore__token_writer *w, uint32_t id, struct shore_diag *di
 }
 
 static int join(struct shore__token_writer *w, struct shore_diag *diag) {
-    bool joined = w->stats.documents++ == 0 || (w->after_tokens && w->last == w->end_of_text);
-    w->after_tokens = false;
+    bool joined = w->stats.documents++ == 0 || w->after_row || (w->after_tokens && w->last == w->end_of_text);
+    w->after_tokens = w->after_row = false;
     if (!joined && w->end_of_text < 0)
         return refuse(w, SHORE_EINPUT,
                       "another document begins, but the tokenizer has no end of text to put before it: name one as "
                       "\"eos_token\" in its tokenizer_config.json",
                       diag);
-    return joined ? 0 : put(w, (uint32_t)w->end_of_text, diag);
+    return joined ? 0 : put(w, (uint32_t)w->end_of_text, true, diag);
 }
 
 static void come_from(struct shore__token_writer *w, const char *source, uint64_t line) {
@@ -89,7 +138,7 @@ static int on_ids(void *ctx, const char *source, uint64_t line, const uint32_t *
     int rc = 0;
     come_from(w, source, line);
     for (size_t i = 0; rc == 0 && i < count; i++)
-        rc = put(w, ids[i], diag);
+        rc = put(w, ids[i], true, diag);
     w->real_tokens += count;
     return rc;
 }
@@ -118,14 +167,31 @@ int shore__token_writer_tokens(struct shore__token_writer *w, const uint32_t *id
     w->any_tokens = true;
     if (rc || count == 0) return rc;
     come_from(w, w->read_source, w->read_line);
-    if (first && ids[0] != w->end_of_text && w->last != w->end_of_text)
+    if (first && ids[0] != w->end_of_text && w->last != w->end_of_text && !w->after_row)
         rc = join(w, diag);
     else if (first)
         w->stats.documents++;
     for (size_t i = 0; rc == 0 && i < count; i++)
-        rc = put(w, ids[i], diag);
+        rc = put(w, ids[i], true, diag);
     w->real_tokens += count;
     w->after_tokens = true;
+    w->after_row = false;
+    return rc;
+}
+
+int shore__token_writer_row(struct shore__token_writer *w, const uint32_t *ids, const bool *counts, size_t count,
+                            struct shore_diag *diag) {
+    int rc = shore__encoders_drain(w->encoders, diag);
+    uint32_t whole = w->row_tokens, padding = w->end_of_text < 0 ? 0 : (uint32_t)w->end_of_text;
+    come_from(w, w->read_source, w->read_line);
+    if (rc == 0) rc = join(w, diag);
+    if (whole && count > whole) count = whole;
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        rc = put(w, ids[i], counts[i] && !(whole && i == 0), diag);
+    for (size_t i = count; rc == 0 && i < whole; i++)
+        rc = put(w, padding, false, diag);
+    w->real_tokens += count;
+    w->any_tokens = w->after_row = true;
     return rc;
 }
 
@@ -147,6 +213,7 @@ int shore__token_writer_open(const struct shore__tokenizer *tokenizer, const str
     w->file = *file;
     *file = (struct shore__atomic){.fd = -1};
     w->vocab = vocab;
+    w->row_tokens = how->row_tokens;
     w->width = vocab <= 65536 ? 2 : 4;
     w->end_of_text = shore__tokenizer_end_of_text(tokenizer);
     w->last = -1;
@@ -171,9 +238,12 @@ int shore__token_writer_finish(struct shore__token_writer *w, const char *what, 
     if (w->real_tokens == 0)
         return shore__fail(diag, SHORE_EINPUT, "%s: the data is empty: not one token is in it", what);
     rc = flush(w, diag);
+    if (rc == 0) rc = add_marks(w, diag);
     if (rc) return rc;
     if (w->any_tokens) w->stats.text_bytes = 0;
-    struct shore__token_header header = {.width = w->width,
+    struct shore__token_header header = {.marked = w->marks,
+                                         .width = w->width,
+                                         .row_tokens = w->row_tokens,
                                          .tokens = w->stats.tokens,
                                          .documents = w->stats.documents,
                                          .text_bytes = w->stats.text_bytes,
@@ -190,6 +260,7 @@ void shore__token_writer_close(struct shore__token_writer *w) {
     shore__atomic_abort(&w->file);
     shore__encoders_close(w->encoders);
     XXH3_freeState(w->hash);
+    if (w->marks) fclose(w->marks);
     free(w->pending);
     free(w);
 }

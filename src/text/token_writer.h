@@ -21,6 +21,10 @@ void shore__token_writer_end_document(struct shore__token_writer *w);
  * documents themselves: no end-of-text is added where one stands. */
 int shore__token_writer_tokens(struct shore__token_writer *w, const uint32_t *ids, size_t count, bool first,
                                struct shore_diag *diag);
+/* Adds a row that ends by itself, and which of its tokens count. If each row is a sequence, the row is cut or padded to
+ * its length. */
+int shore__token_writer_row(struct shore__token_writer *w, const uint32_t *ids, const bool *counts, size_t count,
+                            struct shore_diag *diag);
 /* what: name of the data, for the message that it is empty. */
 int shore__token_writer_finish(struct shore__token_writer *w, const char *what, struct shore__dataset_stats *stats,
                                struct shore_diag *diag);

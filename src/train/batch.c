@@ -11,7 +11,7 @@ int shore__batch_load(struct trainer *t, struct shore__dataset *data, uint64_t f
     for (size_t i = 0; i < sequences; i++) {
         uint64_t at = shore__dataset_position(data, first_index + i, n, shuffle, t->s->seed);
         rc = shore__dataset_read(data, at, n, tokens + i * n, diag);
-        if (!rc) rc = shore__dataset_read(data, at + 1, n, targets + i * n, diag);
+        if (!rc) rc = shore__dataset_targets(data, at, n, targets + i * n, diag);
         if (rc) return rc;
     }
     return shore__pass_put(&t->pass, diag);
@@ -39,10 +39,10 @@ int shore__batch_validate(struct trainer *t, double *loss, struct shore_diag *di
     struct shore__dataset *data = t->run->val;
     const shore__buf x = shore__boundary(t, t->m->arch.n_layer + 1);
     size_t seq_len = pass->seq_len, kept = pass->nkept;
-    uint64_t tokens = shore__dataset_tokens(data), sequences = (tokens - 1) / seq_len;
+    uint64_t tokens = shore__dataset_predicted(data), sequences = tokens / seq_len;
     if (sequences > VALIDATION_TOKENS / seq_len) sequences = VALIDATION_TOKENS / seq_len;
     if (!sequences) sequences = 1;
-    if (seq_len > tokens - 1) pass->seq_len = tokens - 1;
+    if (seq_len > tokens) pass->seq_len = tokens;
     pass->nkept = 0;
     uint64_t counting = 0;
     double sum = 0;
