@@ -11,7 +11,7 @@ struct args {
     char *text_field;
     uint64_t max_tokens;
     uint32_t seq_len;
-    unsigned special_tokens; /* 0: the run's */
+    unsigned special_tokens, loss_on, pack; /* 0: the run's */
     bool skip_bad_rows;
     bool json, quiet;
 };
@@ -23,6 +23,9 @@ static const struct shore__option options[] = {
     OPTION(TEXT, "text-field", text_field, "NAME", "key of the text in a record; otherwise the run's, or \"text\""),
     CHOICE("bad-rows", skip_bad_rows, "stop|skip",
            "at a record that is not valid JSON or has no such text: stop and name it, or leave it out and count"),
+    CHOICE("loss-on", loss_on, "auto|completion|all",
+           "of its records with prompts or messages; auto: as in the run's data, or completion"),
+    CHOICE("pack", pack, "auto|off|on", "whether its records are joined; auto: as in the run's data, or on"),
     CHOICE("special-tokens", special_tokens, "auto|text|parse",
            "in that text; parse: those of the tokenizer get their ids; auto: as in the run's data, or text"),
     OPTION(WHOLE, "max-tokens", max_tokens, "N", "measure the first N tokens only; 0: all"),
@@ -33,12 +36,15 @@ static const struct shore__option options[] = {
 };
 
 /* Tokenizes into a nameless file. */
-static int build_data(const struct args *a, const struct shore__opened *o, struct shore__dataset **out,
+static int build_data(const struct args *a, const struct shore__opened *o, size_t seq_len, struct shore__dataset **out,
                       struct shore_diag *diag) {
     enum { AUTO, AS_TEXT, PARSE };
     bool parse = a->special_tokens == AUTO ? o->run && o->run->settings.parse_special : a->special_tokens == PARSE;
     if (parse && strcmp(shore__tokenizer_name(o->tokenizer), "bytes") == 0)
         return shore__fail(diag, SHORE_EUSAGE, "--special-tokens parse: bytes have no special tokens in a text");
+    enum { ALL = 2, OFF = 1 };
+    const struct shore__settings *s = o->run ? &o->run->settings : NULL;
+    bool all = a->loss_on ? a->loss_on == ALL : s && s->all_count, off = a->pack ? a->pack == OFF : s && !s->packs;
     const char *temporary = getenv("TMPDIR");
     const struct shore__reading how = {.parse_special = parse,
                                        .threads = a->model.threads,
@@ -46,9 +52,11 @@ static int build_data(const struct args *a, const struct shore__opened *o, struc
                                        .progress_ctx = a->quiet ? NULL : (void *)"reading the text",
                                        .note = shore__cli_note,
                                        .text_field = a->text_field ? a->text_field
-                                                     : o->run      ? o->run->settings.text_field
+                                                     : s           ? s->text_field
                                                                    : NULL,
                                        .skip_bad_rows = a->skip_bad_rows,
+                                       .all_count = all,
+                                       .row_tokens = off ? (uint32_t)seq_len : 0,
                                        .memory_bytes = a->model.memory};
     return shore__dataset_build_unnamed((const char *const *)a->data.item, a->data.count, &how, o->tokenizer,
                                         o->model->arch.vocab, temporary && *temporary ? temporary : "/tmp", out, diag);
@@ -87,16 +95,6 @@ static int evaluate(const struct shore__parsed *parsed, void *args) {
     int rc = shore__cli_open(path, &a->model, &a->data, &o, &diag);
     if (rc) return shore__cli_fail(rc, &diag);
     shore__cli_catch_signals("longshore: stopping; nothing is left behind\n");
-    if (a->data.count) {
-        rc = build_data(a, &o, &built, &diag);
-        data = built;
-    } else {
-        data = o.run ? o.run->val : NULL;
-        if (!data && o.run && o.run->no_data)
-            rc = shore__fail(&diag, o.run->no_data_rc, "%s; or give --data FILE...", o.run->no_data);
-        else if (!data)
-            rc = shore__fail(&diag, SHORE_EUSAGE, "which text? Give --data FILE... (%s has no validation data)", path);
-    }
     struct shore__infer_options infer = {
         .memory_bytes = a->model.memory,
         .compute = shore__cli_compute(&o, &a->model),
@@ -106,6 +104,16 @@ static int evaluate(const struct shore__parsed *parsed, void *args) {
         infer.seq_len = o.run                                ? o.run->settings.seq_len
                         : o.model->arch.max_positions < 1024 ? o.model->arch.max_positions
                                                              : 1024;
+    if (a->data.count) {
+        rc = build_data(a, &o, infer.seq_len, &built, &diag);
+        data = built;
+    } else {
+        data = o.run ? o.run->val : NULL;
+        if (!data && o.run && o.run->no_data)
+            rc = shore__fail(&diag, o.run->no_data_rc, "%s; or give --data FILE...", o.run->no_data);
+        else if (!data)
+            rc = shore__fail(&diag, SHORE_EUSAGE, "which text? Give --data FILE... (%s has no validation data)", path);
+    }
     if (!rc) rc = shore__cli_check_length(&o.model->arch, infer.seq_len, &diag);
     if (!rc) rc = shore_budget(a->model.memory, 0, 0, &infer.memory_bytes, &diag);
     if (!rc && !built)

@@ -325,6 +325,8 @@ static int name_data(const struct shore__train_args *args, struct shore__run *ru
     s->val_share = given->val_share;
     s->parse_special |= given->parse_special;
     s->skip_bad_rows |= given->skip_bad_rows;
+    s->all_count |= given->all_count;
+    s->packs &= given->packs;
     if (given->text_field && strcmp(given->text_field, "text") != 0) {
         free(s->text_field);
         s->text_field = strdup(given->text_field);

@@ -45,6 +45,8 @@ struct shore__settings {
     uint64_t seed;
     struct shore__strings data, val_data;
     char *text_field;   /* of records: the key of their text */
+    bool all_count;     /* prompts count in the loss, too */
+    bool packs;         /* records are joined; otherwise each is a sequence */
     bool skip_bad_rows; /* skips and counts bad rows; otherwise the first is an error */
     bool parse_special; /* special tokens in the data's text get their ids; otherwise they are text */
     double val_share;

@@ -52,6 +52,11 @@
         "text to validate on") \
     ROW(TEXT, "text-field", text_field, IDENTITY, "text", false, 0, 0, "NAME", \
         "key of the text in a record") \
+    ROW(CHOICE, "loss-on", all_count, IDENTITY, 0, false, 0, 0, "completion|all", \
+        "of records with \"prompt\" and \"completion\", or with \"messages\": only the completions and answers count " \
+        "in the loss, or all tokens") \
+    ROW(CHOICE, "pack", packs, IDENTITY, true, false, 0, 0, "off|on", \
+        "records are joined and cut into sequences; off: each is a sequence, cut or padded to --seq-len") \
     ROW(CHOICE, "bad-rows", skip_bad_rows, IDENTITY, 0, false, 0, 0, "stop|skip", \
         "at a record that is not valid JSON or has no such text: stop and name it, or leave it out and count") \
     ROW(REAL, "val-share", val_share, IDENTITY, 0, false, 0, 0.9, "X", \

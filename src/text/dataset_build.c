@@ -18,8 +18,7 @@ static int on_wait(void *ctx, struct shore_diag *diag) {
     return shore__reader_report(ctx, diag);
 }
 
-/* Counts files with the same oddity, so that one note covers thousands of them. */
-static void count_alike(const struct shore__reader *r, struct shore__alike *alike, const char *what) {
+void shore__count_alike(const struct shore__reader *r, struct shore__alike *alike, const char *what) {
     if (alike->count++) return;
     alike->first = r->file->path;
     alike->what = what;
@@ -38,6 +37,8 @@ static void say_of_files(const struct shore__reader *r) {
     if (!r->how->note) return;
     say_alike(r, &r->records);
     say_alike(r, &r->tables);
+    say_alike(r, &r->both);
+    shore__counted_say(r->counted);
     if (!r->bad_rows) return;
     snprintf(text, sizeof text, "%llu of %llu rows bad and skipped, the first: %s", (unsigned long long)r->bad_rows,
              (unsigned long long)r->rows, r->first_bad.text);
@@ -81,16 +82,25 @@ static size_t byte_order_mark(const char *text, size_t bytes) {
     return bytes >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3) ? 3 : 0;
 }
 
+/* Refuses what has no rows where each is a sequence. */
+static int refuse_joined(const struct shore__reader *r, struct shore_diag *diag) {
+    if (!r->how->row_tokens) return 0;
+    return shore__fail(diag, SHORE_EUSAGE,
+                       "%s: has no rows of which each could be a sequence; rows are in .jsonl, .ndjson and .json",
+                       r->file->path);
+}
+
 static int read_text(struct shore__reader *r, const char *advice, struct shore_diag *diag) {
     struct text_check check = {.seen = 0};
     size_t n;
-    if (advice) count_alike(r, &r->tables, advice);
+    if (advice) shore__count_alike(r, &r->tables, advice);
     if (r->held && shore__rows_are_in(r->block, r->held))
-        count_alike(
+        shore__count_alike(
             r, &r->records,
             "looks like records of JSON, and is read as text, with all its braces and keys; if its name ended in "
             ".jsonl or .json, it would be read record by record");
-    int rc = shore__token_writer_begin_document(r->writer, diag);
+    int rc = refuse_joined(r, diag);
+    if (rc == 0) rc = shore__token_writer_begin_document(r->writer, diag);
     while (rc == 0 && (rc = shore__reader_block(r, &n, diag)) == 0 && n > 0) {
         size_t mark = check.seen ? 0 : byte_order_mark(r->block, n);
         rc = check_text(r, &check, r->block, n, diag);
@@ -142,8 +152,8 @@ static int read_tokens(struct shore__reader *r, struct shore_diag *diag) {
     if (version != 1 && version != 7)
         return shore__fail(diag, SHORE_EINPUT, "%s: has version %u of llm.c's format; 1 and 7 are known", r->file->path,
                            version);
-    int rc = 0;
-    if (r->file->bytes && !shore__unpack_packed(r->input)) /* refuse it early, where its size is known */
+    int rc = refuse_joined(r, diag);
+    if (rc == 0 && r->file->bytes && !shore__unpack_packed(r->input)) /* refuse it early, where its size is known */
         rc = check_length(r, r->file->bytes, count, width, diag);
     size_t n;
     while (rc == 0 && (rc = shore__reader_block(r, &n, diag)) == 0 && n > 0) {
@@ -213,7 +223,7 @@ static int build(const char *const *names, size_t nnames, const struct shore__re
                  struct shore__tokenizer *tokenizer, uint32_t vocab, struct shore__atomic *file,
                  struct shore__dataset_stats *stats, struct shore_diag *diag) {
     struct shore__data_files files;
-    struct shore__reader r = {.how = how};
+    struct shore__reader r = {.how = how, .tokenizer = tokenizer};
     int rc = shore__data_files_find(names, nnames, how->note, how->note_ctx, &files, diag);
     if (rc) {
         shore__atomic_abort(file);
@@ -223,6 +233,7 @@ static int build(const char *const *names, size_t nnames, const struct shore__re
     r.block = malloc(SHORE__READER_BLOCK_BYTES);
     if (rc == 0 && !r.block) rc = shore__out_of_memory(diag);
     if (rc == 0) rc = read_all(&r, &files, nnames ? names[0] : "no file", stats, diag);
+    shore__counted_close(r.counted);
     shore__token_writer_close(r.writer);
     shore__data_files_free(&files);
     free(r.block);

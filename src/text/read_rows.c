@@ -6,6 +6,7 @@
 #include "base/diag.h"
 #include "text/reader.h"
 #include "text/rows.h"
+#include "text/vector.h"
 
 #define TEXT_BYTES (256u << 10)
 
@@ -16,7 +17,10 @@ struct reading {
     struct shore__rows rows;
     char *text;
     size_t bytes;
-    bool open, begun; /* open: the row has a text; begun: the writer has its start */
+    bool open, begun;         /* open: the row has a text; begun: the writer has its start */
+    bool too_long;            /* to be held */
+    bool both;                /* some row has a text and more that could be read */
+    struct shore__text whole; /* a row that is held: its JSON, or its text where each row is a sequence */
     FILE *waiting;
     uint64_t waiting_bytes;
 };
@@ -65,14 +69,32 @@ static int hand_on_waiting(struct reading *x, struct shore_diag *diag) {
 static void forget_row(struct reading *x) {
     if (x->waiting_bytes) rewind(x->waiting);
     x->waiting_bytes = 0;
-    x->bytes = 0;
-    x->open = x->begun = false;
+    x->bytes = x->whole.count = 0;
+    x->open = x->begun = x->too_long = false;
+}
+
+/* Holds a part of a row. The limit leaves room in the budget for what is made of the row. */
+static int hold(struct reading *x, const char *part, size_t bytes, struct shore_diag *diag) {
+    const uint64_t least = 1u << 20, most = 64u << 20, share = x->reader->how->memory_bytes / 64;
+    uint64_t limit = !x->reader->how->memory_bytes || share > most ? most : share < least ? least : share;
+    x->too_long |= x->whole.count + bytes > limit;
+    if (x->too_long) return 0;
+    return shore__text_append(&x->whole, part, bytes) ? shore__out_of_memory(diag) : 0;
+}
+
+static int on_json(void *ctx, uint64_t line, const char *part, size_t bytes, struct shore_diag *diag) {
+    return hold(ctx, part, bytes, diag);
 }
 
 static int on_text(void *ctx, uint64_t line, const char *part, size_t bytes, struct shore_diag *diag) {
     struct reading *x = ctx;
-    if (!x->open) shore__token_writer_source(x->reader->writer, x->reader->file->path, line);
+    if (!x->open) {
+        shore__token_writer_source(x->reader->writer, x->reader->file->path, line);
+        x->whole.count = 0;
+        x->too_long = false;
+    }
     x->open = true;
+    if (x->reader->how->row_tokens) return hold(x, part, bytes, diag);
     while (bytes > 0) {
         size_t room = TEXT_BYTES - x->bytes, n = bytes < room ? bytes : room;
         memcpy(x->text + x->bytes, part, n);
@@ -84,14 +106,6 @@ static int on_text(void *ctx, uint64_t line, const char *part, size_t bytes, str
         if (rc) return rc;
     }
     return 0;
-}
-
-static int on_end(void *ctx, struct shore_diag *diag) {
-    struct reading *x = ctx;
-    int rc = x->waiting_bytes ? hand_on_waiting(x, diag) : hand_on(x, diag);
-    if (rc == 0) shore__token_writer_end_document(x->reader->writer);
-    forget_row(x);
-    return rc;
 }
 
 static int on_bad(void *ctx, const struct shore__bad_row *bad, struct shore_diag *diag) {
@@ -110,9 +124,50 @@ static int on_bad(void *ctx, const struct shore__bad_row *bad, struct shore_diag
     return 0;
 }
 
+/* Encodes a row that is held. SHORE_EINPUT: it is bad. */
+static int write_held(struct reading *x, struct shore_diag *diag) {
+    struct shore__reader *r = x->reader;
+    char where[600];
+    if (x->too_long) return shore__fail(diag, SHORE_EINPUT, "the row is too long to be held in this memory");
+    snprintf(where, sizeof where, "%.500s:%llu", r->file->path, (unsigned long long)x->rows.row_line);
+    shore__token_writer_source(r->writer, r->file->path, x->rows.row_line);
+    return x->open ? shore__counted_text(r->counted, where, x->whole.bytes, x->whole.count, diag)
+                   : shore__counted_json(r->counted, where, x->whole.bytes, x->whole.count, diag);
+}
+
+static int end_held(struct reading *x, struct shore_diag *diag) {
+    struct shore__reader *r = x->reader;
+    struct shore_diag why = {0};
+    int rc = r->counted ? 0 : shore__counted_open(r->tokenizer, r->how, r->writer, &r->counted, diag);
+    if (rc) return rc;
+    rc = write_held(x, &why);
+    if (rc == SHORE_EINPUT) {
+        const struct shore__bad_row bad = {x->rows.row_line, x->rows.row, x->rows.row_offset,
+                                           x->rows.in_list,  false,       why.text};
+        return on_bad(x, &bad, diag);
+    }
+    if (rc && diag) *diag = why;
+    return rc;
+}
+
+static int on_end(void *ctx, struct shore_diag *diag) {
+    struct reading *x = ctx;
+    int rc;
+    const unsigned pair = SHORE__ROW_PROMPT | SHORE__ROW_COMPLETION, seen = x->rows.seen;
+    x->both |= x->open && ((seen & SHORE__ROW_MESSAGES) || (seen & pair) == pair);
+    if (!x->open || x->reader->how->row_tokens) {
+        rc = end_held(x, diag);
+    } else {
+        rc = x->waiting_bytes ? hand_on_waiting(x, diag) : hand_on(x, diag);
+        if (rc == 0) shore__token_writer_end_document(x->reader->writer);
+    }
+    forget_row(x);
+    return rc;
+}
+
 int shore__read_rows(struct shore__reader *r, bool by_line, struct shore_diag *diag) {
     struct reading x = {.reader = r, .text = malloc(TEXT_BYTES)};
-    const struct shore__rows_sink sink = {&x, on_text, on_end, on_bad};
+    const struct shore__rows_sink sink = {&x, on_text, on_end, on_bad, on_json};
     size_t n = 1;
     x.rows.sink = &sink;
     x.rows.field = r->how->text_field ? r->how->text_field : "text";
@@ -122,7 +177,13 @@ int shore__read_rows(struct shore__reader *r, bool by_line, struct shore_diag *d
         rc = shore__rows_feed(&x.rows, r->block, n, diag);
     if (rc == 0) rc = shore__rows_end(&x.rows, diag);
     r->rows += x.rows.row;
+    if (x.both)
+        shore__count_alike(
+            r, &r->both,
+            "has rows with a text, and with messages or a prompt and its completion beside it; the text is "
+            "read");
     if (x.waiting) fclose(x.waiting);
     free(x.text);
+    free(x.whole.bytes);
     return rc;
 }

@@ -68,7 +68,16 @@ static void begin_row(struct shore__rows *r) {
     r->row_line = r->line;
     r->depth = 0;
     r->rejected = r->had_field = r->is_field = false;
+    r->seen = 0;
+    r->json = r->at;
     r->keys[0] = '\0';
+}
+
+/* Hands on the row's JSON, up to there. */
+static int hand_json(struct shore__rows *r, const char *end, struct shore_diag *diag) {
+    const char *from = r->json;
+    if (!from || !r->sink->json || r->had_field || r->rejected) return 0;
+    return r->sink->json(r->sink->ctx, r->row_line, from, (size_t)(end - from), diag);
 }
 
 static int end_row(struct shore__rows *r, struct shore_diag *diag) {
@@ -78,17 +87,13 @@ static int end_row(struct shore__rows *r, struct shore_diag *diag) {
 
 /* Ends a row whose value is complete. In a line, the line's end must come first. */
 static int close_row(struct shore__rows *r, struct shore_diag *diag) {
-    int rc = 0;
-    if (!r->had_field && !r->rejected) {
+    int rc = hand_json(r, r->at + 1, diag);
+    r->json = NULL;
+    if (rc == 0 && !r->had_field && !r->rejected && !(r->sink->json && r->seen)) {
         char shown[SHORE__ROW_KEY_BYTES];
-        /* keys of chat data hold lists: none of them is a text */
-        bool chat = strstr(r->keys, "\"messages\"") || strstr(r->keys, "\"conversations\"");
         snprintf(r->why, sizeof r->why, "the row has no key \"%.100s\"; %s%s%s", field_shown(r, shown),
                  r->keys[0] ? "its keys are " : "it has none", r->keys,
-                 chat ? ": write each conversation as one text with the model's chat template first, or train on it "
-                        "from Python with TRL (docs/deepspeed.md)"
-                 : r->keys[0] ? ": --text-field NAME says which of them holds the text"
-                              : "");
+                 r->keys[0] ? ": --text-field NAME says which of them holds the text" : "");
         rc = reject(r, diag);
     }
     if (rc) return rc;
@@ -111,6 +116,7 @@ static int close_value(struct shore__rows *r, struct shore_diag *diag) {
 /* Recovers from broken JSON at the next line. In a list, nothing tells where the next row starts. */
 static int recover(struct shore__rows *r, struct shore_diag *diag) {
     r->state = SKIP;
+    r->json = NULL;
     return r->rejected && !r->in_list ? 0 : report(r, r->trouble, r->offset, r->in_list, diag);
 }
 
@@ -147,6 +153,14 @@ static int begin_string(struct shore__rows *r, bool is_key, struct shore_diag *d
     return is_key ? 0 : put(r, "", 0, diag);
 }
 
+/* The bit of a key that says what counts; 0: another key. */
+static unsigned key_bit(const char *key, size_t bytes) {
+    static const char *const keys[] = {SHORE__ROW_KEYS};
+    for (unsigned i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strlen(keys[i]) == bytes && !memcmp(key, keys[i], bytes)) return 1u << i;
+    return 0;
+}
+
 static int end_key(struct shore__rows *r, struct shore_diag *diag) {
     char shown[48];
     size_t kept = r->key_bytes < sizeof r->key ? r->key_bytes : sizeof r->key, used = strlen(r->keys);
@@ -155,6 +169,7 @@ static int end_key(struct shore__rows *r, struct shore_diag *diag) {
     r->is_field = r->depth == 1 && r->key_bytes == strlen(r->field) && kept == r->key_bytes &&
                   memcmp(r->key, r->field, kept) == 0;
     if (r->depth > 1) return 0;
+    r->seen |= key_bit(r->key, kept);
     if (used + sizeof shown + 8 < sizeof r->keys)
         snprintf(r->keys + used, sizeof r->keys - used, "%s\"%s\"", used ? ", " : "",
                  shore__escape(r->key, kept, shown, sizeof shown));
@@ -409,9 +424,11 @@ int shore__rows_feed(struct shore__rows *r, const char *part, size_t bytes, stru
     static const char mark[] = "\xEF\xBB\xBF"; /* byte order mark, which editors on Windows put before a text */
     const unsigned char *s = (const unsigned char *)part;
     if (r->offset == 0) r->line = 1;
+    if (r->json) r->json = part;
     for (size_t at = 0; at < bytes;) {
         size_t used = 1;
         int rc = 0;
+        r->at = part + at;
         if (r->state == STRING) {
             rc = in_string(r, s + at, bytes - at, &used, diag);
         } else if (r->state != BEGIN || r->offset >= 3 || part[at] != mark[r->offset]) {
@@ -424,7 +441,7 @@ int shore__rows_feed(struct shore__rows *r, const char *part, size_t bytes, stru
         if (rc == BROKEN) rc = recover(r, diag);
         if (rc < 0) return rc;
     }
-    return 0;
+    return hand_json(r, part + bytes, diag);
 }
 
 int shore__rows_end(struct shore__rows *r, struct shore_diag *diag) {
@@ -461,7 +478,7 @@ static int found_other(void *ctx, const struct shore__bad_row *bad, struct shore
 bool shore__rows_are_in(const char *text, size_t bytes) {
     struct shore__rows rows = {.field = "text"};
     struct look look = {.rows = &rows};
-    const struct shore__rows_sink sink = {&look, pass_over, found_one, found_other};
+    const struct shore__rows_sink sink = {&look, pass_over, found_one, found_other, NULL};
     rows.sink = &sink;
     int rc = shore__rows_feed(&rows, text, bytes, NULL);
     return look.found || (rc == 0 && rows.keys[0]);

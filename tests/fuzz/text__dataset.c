@@ -2,7 +2,7 @@
  * they are.
  *
  * Input: one byte of kind (the lowest two bits what it is, then the vocabulary, two of packing, whether bad rows are
- * skipped), the rest a file. */
+ * skipped, whether prompts count, whether each row is a sequence), the rest a file. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static void remove_directory(void) {
 static void read_tokens(bool built, uint64_t expected) {
     struct shore__dataset *d;
     struct shore_diag diag = {0};
-    int32_t ids[64];
+    int32_t ids[64], targets[64];
     uint64_t hash;
     int rc = shore__dataset_open(tokens, 0, 0, &d, &diag);
     if (rc != 0) {
@@ -37,6 +37,9 @@ static void read_tokens(bool built, uint64_t expected) {
     for (uint64_t i = 0; i < 4; i++) {
         uint64_t at = shore__dataset_position(d, i, 16, i & 1, 7);
         if (at >= shore__dataset_tokens(d) || shore__dataset_read(d, at, 64, ids, &diag) != 0) abort();
+        if (shore__dataset_targets(d, at, 64, targets, &diag) != 0) abort();
+        for (int k = 0; k < 63; k++)
+            if (targets[k] != -1 && targets[k] != ids[k + 1]) abort();
     }
     shore__dataset_close(d);
 }
@@ -66,7 +69,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     }
     const char *files[] = {source, source};
     if (shore__tokenizer_bytes(&t) != 0) abort();
-    const struct shore__reading how = {.skip_bad_rows = data[0] & 32, .memory_bytes = 64 << 20};
+    const struct shore__reading how = {.skip_bad_rows = data[0] & 32,
+                                       .all_count = data[0] & 64,
+                                       .row_tokens = data[0] & 128 ? 5 : 0,
+                                       .memory_bytes = 64 << 20};
     int rc = shore__dataset_build(files, 2, &how, t, data[0] & 4 ? 257 : 100000, tokens, &stats, &diag);
     if (rc == 0)
         read_tokens(true, stats.tokens);

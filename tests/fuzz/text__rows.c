@@ -13,8 +13,9 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 struct got {
-    struct shore__text text; /* of all good rows, each with a line feed behind it */
-    struct shore__text row;
+    struct shore__text text; /* of all good rows, or their JSON, each with a line feed behind it */
+    struct shore__text row, json;
+    bool has_text;
     size_t good, bad;
 };
 
@@ -26,15 +27,30 @@ static int on_text(void *ctx, uint64_t line, const char *part, size_t bytes, str
     (void)diag;
     if (line == 0) abort();
     append(&((struct got *)ctx)->row, part, bytes);
+    ((struct got *)ctx)->has_text = true;
     return 0;
+}
+
+static int on_json(void *ctx, uint64_t line, const char *part, size_t bytes, struct shore_diag *diag) {
+    (void)diag;
+    if (line == 0) abort();
+    append(&((struct got *)ctx)->json, part, bytes);
+    return 0;
+}
+
+static void forget(struct got *got) {
+    got->row.count = got->json.count = 0;
+    got->has_text = false;
 }
 
 static int on_end(void *ctx, struct shore_diag *diag) {
     struct got *got = ctx;
     (void)diag;
-    append(&got->text, got->row.bytes, got->row.count);
+    const struct shore__text *row = got->has_text ? &got->row : &got->json;
+    if (!got->has_text && (!row->count || row->bytes[0] != '{' || row->bytes[row->count - 1] != '}')) abort();
+    append(&got->text, row->bytes, row->count);
     append(&got->text, "\n", 1);
-    got->row.count = 0;
+    forget(got);
     got->good++;
     return 0;
 }
@@ -43,13 +59,13 @@ static int on_bad(void *ctx, const struct shore__bad_row *bad, struct shore_diag
     struct got *got = ctx;
     (void)diag;
     if (!bad->why || !bad->why[0] || bad->line == 0 || bad->row == 0) abort();
-    got->row.count = 0;
+    forget(got);
     got->bad++;
     return bad->last ? -1 : 0;
 }
 
 static void read_rows(const char *text, size_t bytes, size_t part, bool by_line, struct got *got) {
-    const struct shore__rows_sink sink = {got, on_text, on_end, on_bad};
+    const struct shore__rows_sink sink = {got, on_text, on_end, on_bad, on_json};
     struct shore__rows rows = {.sink = &sink, .field = "text", .by_line = by_line};
     struct shore_diag diag = {0};
     int rc = 0;
@@ -61,6 +77,7 @@ static void read_rows(const char *text, size_t bytes, size_t part, bool by_line,
 static void free_got(struct got *got) {
     free(got->text.bytes);
     free(got->row.bytes);
+    free(got->json.bytes);
 }
 
 static int ignore(void *ctx, const struct shore__json_event *event, struct shore_diag *diag) {

@@ -24,6 +24,8 @@ static int tokenize(struct shore__run *run, const struct shore__strings *files, 
         .note_ctx = run,
         .text_field = s->text_field,
         .skip_bad_rows = s->skip_bad_rows,
+        .all_count = s->all_count,
+        .row_tokens = s->packs ? 0 : s->seq_len,
         .memory_bytes = s->memory_bytes,
     };
     int rc = shore__dataset_build((const char *const *)files->item, files->count, &how, run->tokenizer,
@@ -43,6 +45,7 @@ static int tokenize(struct shore__run *run, const struct shore__strings *files, 
 static int split(struct shore__run *run, struct shore_diag *diag) {
     struct shore__run_private *p = run->private;
     p->val_tokens = (uint64_t)((double)p->data.tokens * run->settings.val_share);
+    if (!run->settings.packs) p->val_tokens -= p->val_tokens % run->settings.seq_len; /* whole rows */
     p->train_tokens = p->data.tokens - p->val_tokens;
     if (run->settings.val_share > 0 && (p->val_tokens < 2 || p->train_tokens < 2))
         return shore__fail(diag, SHORE_EUSAGE,

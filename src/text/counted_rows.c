@@ -1,0 +1,269 @@
+#include "text/counted_rows.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "text/chat.h"
+#include "text/token_spans.h"
+#include "text/vector.h"
+
+/* Rows with the same oddity, and where the first one is. */
+struct alike {
+    uint64_t count;
+    char *first;
+};
+
+struct shore__counted {
+    const struct shore__tokenizer *t;
+    const struct shore__reading *how;
+    struct shore__token_writer *writer;
+    struct shore__encoder *encoder[2]; /* the second one finds special tokens; NULL: not open */
+    struct shore__chat *chat;          /* NULL: not open */
+    /* of the current row */
+    const char *where;
+    struct shore__ids ids, whole;
+    struct shore__text text;
+    bool *counts;
+    size_t capacity; /* of counts */
+    struct alike empty, cut;
+};
+
+int shore__counted_open(const struct shore__tokenizer *tokenizer, const struct shore__reading *how,
+                        struct shore__token_writer *writer, struct shore__counted **out, struct shore_diag *diag) {
+    struct shore__counted *c = *out = calloc(1, sizeof *c);
+    if (!c) return shore__out_of_memory(diag);
+    *c = (struct shore__counted){.t = tokenizer, .how = how, .writer = writer};
+    return 0;
+}
+
+void shore__counted_close(struct shore__counted *c) {
+    if (!c) return;
+    shore__encoder_close(c->encoder[0]);
+    shore__encoder_close(c->encoder[1]);
+    shore__chat_close(c->chat);
+    free(c->ids.ids);
+    free(c->whole.ids);
+    free(c->text.bytes);
+    free(c->counts);
+    free(c->empty.first);
+    free(c->cut.first);
+    free(c);
+}
+
+static void count_alike(const struct shore__counted *c, struct alike *alike) {
+    if (alike->count++ == 0) alike->first = strdup(c->where);
+}
+
+static void say(const struct shore__counted *c, const struct alike *alike, const char *what) {
+    char text[1024];
+    if (!alike->count || !c->how->note) return;
+    snprintf(text, sizeof text, "%llu row%s %s, the first: %.600s", (unsigned long long)alike->count,
+             alike->count == 1 ? " is" : "s are", what, alike->first ? alike->first : "");
+    c->how->note(c->how->note_ctx, text);
+}
+
+void shore__counted_say(const struct shore__counted *c) {
+    char what[64];
+    if (!c) return;
+    snprintf(what, sizeof what, "longer than %u tokens and cut there", c->how->row_tokens);
+    say(c, &c->cut, what);
+    say(c, &c->empty, "left out, because nothing in them counts in the loss");
+}
+
+static int encode(struct shore__counted *c, bool special, const char *text, size_t bytes, struct shore__ids *out,
+                  struct shore_diag *diag) {
+    struct shore__encoder **e = &c->encoder[special];
+    if (!*e && shore__encoder_open(c->t, special, e)) return shore__out_of_memory(diag);
+    int rc = shore__encoder_feed(*e, text, bytes, out, diag);
+    if (rc == 0) rc = shore__encoder_end(*e, out, diag);
+    if (rc) shore__encoder_reset(*e);
+    return rc;
+}
+
+/* ---- tokens ------------------------------------------------------------------------------------------------------ */
+
+/* Makes room for the marks of the row's ids, and marks those from `first` on. */
+static int mark_from(struct shore__counted *c, size_t first, struct shore_diag *diag) {
+    size_t n = c->ids.count;
+    if (n > c->capacity) {
+        bool *grown = realloc(c->counts, 2 * n);
+        if (!grown) return shore__out_of_memory(diag);
+        c->counts = grown;
+        c->capacity = 2 * n;
+    }
+    for (size_t i = 0; i < n; i++)
+        c->counts[i] = c->how->all_count || i >= first;
+    return 0;
+}
+
+static int write_row(struct shore__counted *c, struct shore_diag *diag) {
+    size_t n = c->ids.count, length = c->how->row_tokens, first = length ? 1 : 0;
+    bool any = false;
+    if (length && n > length) {
+        count_alike(c, &c->cut);
+        n = length;
+    }
+    while (!any && first < n) /* nothing predicts the first token of a sequence */
+        any = c->counts[first++];
+    if (any) return shore__token_writer_row(c->writer, c->ids.ids, c->counts, n, diag);
+    count_alike(c, &c->empty);
+    return 0;
+}
+
+static int add_end_of_text(struct shore__counted *c, struct shore_diag *diag) {
+    int64_t end = shore__tokenizer_end_of_text(c->t);
+    if (end < 0)
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "%s: a row ends with the end of text, but the tokenizer has none: name one as \"eos_token\" "
+                           "in its tokenizer_config.json",
+                           c->where);
+    if (c->ids.count && c->ids.ids[c->ids.count - 1] == end) return 0;
+    return shore__ids_push(&c->ids, (uint32_t)end) ? shore__out_of_memory(diag) : 0;
+}
+
+int shore__counted_text(struct shore__counted *c, const char *where, const char *text, size_t bytes,
+                        struct shore_diag *diag) {
+    c->where = where;
+    c->ids.count = 0;
+    int rc = encode(c, c->how->parse_special, text, bytes, &c->ids, diag);
+    if (rc == 0) rc = add_end_of_text(c, diag);
+    if (rc == 0) rc = mark_from(c, 0, diag);
+    return rc ? rc : write_row(c, diag);
+}
+
+/* ---- prompts with completions ------------------------------------------------------------------------------------ */
+
+/* Encodes the prompt as where a completion is asked for, and behind it the completion: as it is encoded there, unless a
+ * token would reach from one into the other. */
+static int encode_completion(struct shore__counted *c, const json_t *prompt, const json_t *completion, size_t *prompts,
+                             struct shore_diag *diag) {
+    const char *first = json_string_value(prompt), *second = json_string_value(completion);
+    const size_t n = json_string_length(prompt), m = json_string_length(completion);
+    const bool special = c->how->parse_special;
+    c->text.count = c->ids.count = c->whole.count = 0;
+    if (shore__text_append(&c->text, first, n) || shore__text_append(&c->text, second, m))
+        return shore__out_of_memory(diag);
+    int rc = encode(c, special, first, n, &c->ids, diag);
+    if (rc == 0) rc = encode(c, special, c->text.bytes, c->text.count, &c->whole, diag);
+    if (rc) return rc;
+    size_t k = *prompts = c->ids.count;
+    bool begins = c->whole.count >= k && (!k || !memcmp(c->whole.ids, c->ids.ids, k * sizeof *c->ids.ids));
+    if (!begins) return encode(c, special, second, m, &c->ids, diag);
+    return shore__ids_append(&c->ids, c->whole.ids + k, c->whole.count - k) ? shore__out_of_memory(diag) : 0;
+}
+
+static int completion_row(struct shore__counted *c, const json_t *prompt, const json_t *completion,
+                          struct shore_diag *diag) {
+    size_t prompts = 0;
+    if (!json_is_string(prompt) || !json_is_string(completion))
+        return shore__fail(diag, SHORE_EINPUT,
+                           "\"prompt\" and \"completion\" are neither both strings nor both lists of messages");
+    if (!json_string_length(completion)) return shore__fail(diag, SHORE_EINPUT, "\"completion\" is empty");
+    int rc = encode_completion(c, prompt, completion, &prompts, diag);
+    if (rc == 0) rc = add_end_of_text(c, diag);
+    if (rc == 0) rc = mark_from(c, prompts, diag);
+    return rc ? rc : write_row(c, diag);
+}
+
+/* ---- conversations ----------------------------------------------------------------------------------------------- */
+
+static size_t answers_in(const json_t *messages) {
+    size_t i, n = 0;
+    const json_t *message;
+    json_array_foreach((json_t *)(uintptr_t)messages, i, message) {
+        const char *role = json_string_value(json_object_get(message, "role"));
+        n += role && strcmp(role, "assistant") == 0;
+    }
+    return n;
+}
+
+/* Takes the answers of a prompt from what counts: they come first. */
+static int forget_prompt(struct shore__chat_text *texts, size_t n, const json_t *prompt, const json_t *messages,
+                         struct shore_diag *diag) {
+    size_t spans = 0, drop = answers_in(prompt);
+    for (size_t i = 0; i < n; i++)
+        spans += texts[i].ncounts;
+    if (drop && spans != answers_in(messages))
+        return shore__fail(diag, SHORE_EINPUT,
+                           "the chat template does not tell which answers are of the \"prompt\" and which of the "
+                           "\"completion\"");
+    for (size_t i = 0; i < n && drop; i++) {
+        size_t here = texts[i].ncounts < drop ? texts[i].ncounts : drop;
+        texts[i].ncounts -= here;
+        memmove(texts[i].counts, texts[i].counts + here, texts[i].ncounts * sizeof *texts[i].counts);
+        drop -= here;
+    }
+    return 0;
+}
+
+static int write_text(struct shore__counted *c, const struct shore__chat_text *text, struct shore_diag *diag) {
+    c->ids.count = 0;
+    int rc = encode(c, true, text->text, text->bytes, &c->ids, diag);
+    if (rc == 0) rc = mark_from(c, c->ids.count, diag);
+    if (rc == 0 && !c->how->all_count) rc = shore__token_spans(c->t, text, &c->ids, c->counts, diag);
+    return rc ? rc : write_row(c, diag);
+}
+
+/* prompt: NULL: all answers count. */
+static int conversation(struct shore__counted *c, const json_t *row, const json_t *prompt, struct shore_diag *diag) {
+    struct shore__chat_text *texts = NULL;
+    size_t n = 0;
+    int rc = c->chat ? 0 : shore__chat_open(c->t, &c->chat, diag);
+    if (rc) return rc == SHORE_EINPUT ? SHORE_EUSAGE : rc; /* not the row's fault */
+    rc = shore__chat_render(c->chat, row, &texts, &n, diag);
+    if (rc == 0 && prompt) rc = forget_prompt(texts, n, prompt, json_object_get(row, "messages"), diag);
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        if (!prompt || texts[i].ncounts || n == 1) rc = write_text(c, &texts[i], diag);
+    shore__chat_texts_free(texts, n);
+    return rc;
+}
+
+/* A prompt and a completion that are lists of messages, as one conversation. */
+static int joined_conversation(struct shore__counted *c, json_t *row, const json_t *prompt, const json_t *completion,
+                               struct shore_diag *diag) {
+    json_t *messages = json_array();
+    int rc = 0;
+    if (!messages || json_array_extend(messages, (json_t *)(uintptr_t)prompt) ||
+        json_array_extend(messages, (json_t *)(uintptr_t)completion) || json_object_set(row, "messages", messages))
+        rc = shore__out_of_memory(diag);
+    if (rc == 0) rc = conversation(c, row, prompt, diag);
+    json_decref(messages);
+    return rc;
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+static int write_json(struct shore__counted *c, json_t *row, struct shore_diag *diag) {
+    const json_t *prompt = json_object_get(row, "prompt"), *completion = json_object_get(row, "completion");
+    if (json_object_get(row, "chosen") || json_object_get(row, "rejected"))
+        return shore__fail(diag, SHORE_EINPUT,
+                           "the row has an answer that was \"chosen\" and one that was \"rejected\"; train on "
+                           "preferences from Python (examples/python/dpo.py), or give rows with \"prompt\" and "
+                           "\"completion\"");
+    if (json_is_array(prompt) && json_is_array(completion))
+        return joined_conversation(c, row, prompt, completion, diag);
+    if (prompt && completion) return completion_row(c, prompt, completion, diag);
+    if (json_object_get(row, "messages")) return conversation(c, row, NULL, diag);
+    if (json_object_get(row, "conversations"))
+        return shore__fail(
+            diag, SHORE_EINPUT,
+            "\"conversations\" in the form of ShareGPT are not read: write them as \"messages\" with "
+            "\"role\" (system, user, assistant) and \"content\" in place of \"from\" (system, human, gpt) "
+            "and \"value\"");
+    return shore__fail(diag, SHORE_EINPUT, "the row has a \"%s\" but no \"%s\"", prompt ? "prompt" : "completion",
+                       prompt ? "completion" : "prompt");
+}
+
+int shore__counted_json(struct shore__counted *c, const char *where, const char *json, size_t bytes,
+                        struct shore_diag *diag) {
+    json_error_t why;
+    json_t *row = json_loadb(json, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    c->where = where;
+    if (!row) return shore__fail(diag, SHORE_EINPUT, "not valid JSON: %s", why.text);
+    int rc = write_json(c, row, diag);
+    json_decref(row);
+    return rc;
+}
