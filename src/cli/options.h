@@ -39,7 +39,7 @@ struct shore__option {
                   "RUN is the run itself and no copy, though it was moved here from another file " \
                   "system, or put back: its volumes are its own")
 
-#define SHORE__OPTIONS_MAX 80
+#define SHORE__OPTIONS_MAX 96
 #define SHORE__REMOTE_OPTIONS 3
 #define SHORE__WORDS_MAX 256 /* plain words of a command */
 

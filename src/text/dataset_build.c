@@ -18,12 +18,6 @@ static int on_wait(void *ctx, struct shore_diag *diag) {
     return shore__reader_report(ctx, diag);
 }
 
-void shore__count_alike(const struct shore__reader *r, struct shore__alike *alike, const char *what) {
-    if (alike->count++) return;
-    alike->first = r->file->path;
-    alike->what = what;
-}
-
 static void say_alike(const struct shore__reader *r, const struct shore__alike *alike) {
     char text[1024], others[48] = "";
     if (!alike->count) return;

@@ -19,3 +19,9 @@ int shore__reader_block(struct shore__reader *r, size_t *bytes, struct shore_dia
     r->held = 0;
     return rc ? rc : shore__reader_report(r, diag);
 }
+
+void shore__count_alike(const struct shore__reader *r, struct shore__alike *alike, const char *what) {
+    if (alike->count++) return;
+    alike->first = r->file->path;
+    alike->what = what;
+}

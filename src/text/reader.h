@@ -31,7 +31,7 @@ struct shore__reader {
 int shore__reader_report(struct shore__reader *r, struct shore_diag *diag);
 /* Reads the next block of the file, unpacked; 0 bytes: the end. */
 int shore__reader_block(struct shore__reader *r, size_t *bytes, struct shore_diag *diag);
-/* dataset_build.c. Counts a file with an oddity, so that one note covers thousands of them. */
+/* Counts a file with an oddity, so that one note covers thousands of them. */
 void shore__count_alike(const struct shore__reader *r, struct shore__alike *alike, const char *what);
 /* read_rows.c. The rest of the file as records. by_line: each line is one. */
 int shore__read_rows(struct shore__reader *r, bool by_line, struct shore_diag *diag);
