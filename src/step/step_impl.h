@@ -168,6 +168,8 @@ void shore__unit_count_range(struct unit *u, uint32_t segment, uint32_t count);
 void shore__unit_count(struct unit *u);
 /* Removes the unit from the norm, because its sums are about to change. */
 void shore__unit_uncount(struct unit *u);
+/* Whether an update leaves a segment as it is: all tensors in it belong to frozen groups. Then it is carried. */
+bool shore__unit_rests(const struct unit *u, uint32_t segment);
 /* Describes what an update of these segments reads and writes. made: for the made step. */
 int shore__unit_fill(struct unit *u, bool made, uint32_t segment, uint32_t count, float coefficient,
                      struct shore_update *out, struct shore_diag *diag);

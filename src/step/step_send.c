@@ -6,6 +6,7 @@
 #include "base/diag.h"
 #include "drive/fleet/fleet.h"
 #include "step/step_impl.h"
+#include "stream/stream.h"
 
 /* ---- segments ---------------------------------------------------------------------------------------------------- */
 
@@ -44,6 +45,20 @@ static uint32_t sooner(uint32_t a, uint32_t b) {
     return a < b ? a : b;
 }
 
+/* Of segments that rest: see shore__unit_rests(). */
+static int carry_run(struct unit *u, uint32_t page, uint32_t segment, uint32_t count, struct shore_diag *diag) {
+    struct shore_step *s = u->step;
+    if (s->options.leave) s->options.leave(s->options.ctx, page);
+    int rc = shore__pages_carry(s->pages, page, s->base_step, shore_fleet_attempt(s->fleet), segment, count,
+                                shore__unit_request(u, false));
+    if (rc) {
+        shore__unit_refused(u, false);
+        return refused(rc, diag);
+    }
+    mark_sent(u, segment, count);
+    return 0;
+}
+
 int shore__unit_send(struct unit *u, uint32_t segment, uint32_t count, float coefficient, struct shore_diag *diag) {
     const unsigned char *sent = u->step->sent + u->first - u->is.segment;
     int rc = 0;
@@ -51,9 +66,11 @@ int shore__unit_send(struct unit *u, uint32_t segment, uint32_t count, float coe
         const struct shore_step_part *part = &u->is.part[i];
         uint32_t end = part->segment + part->count, to = sooner(segment + count, end), n = 1;
         for (uint32_t at = later(segment, part->segment); !rc && at < to; at += n) {
-            for (n = 1; at + n < to && sent[at + n] == sent[at];)
+            bool rests = shore__unit_rests(u, at);
+            for (n = 1; at + n < to && sent[at + n] == sent[at] && shore__unit_rests(u, at + n) == rests;)
                 n++;
-            if (!sent[at]) rc = send_run(u, part->page, at, n, coefficient, diag);
+            if (sent[at]) continue;
+            rc = rests ? carry_run(u, part->page, at, n, diag) : send_run(u, part->page, at, n, coefficient, diag);
         }
         if (!rc && part->count && !memchr(sent + part->segment, 0, part->count))
             shore_pages_update_end(u->step->pages, part->page);

@@ -46,6 +46,24 @@ void shore__unit_count(struct unit *u) {
     u->counted = true;
 }
 
+bool shore__unit_rests(const struct unit *u, uint32_t segment) {
+    const struct shore_layout_block *block = &u->step->fleet->layout->blocks[u->is.block];
+    uint64_t begin = (uint64_t)segment * SHORE_SEGMENT_ELEMS, end = begin + SHORE_SEGMENT_ELEMS;
+    uint32_t first = 0, last = block->ntensors - 1; /* of the tensors that may end behind its begin */
+    while (first < last) {
+        uint32_t half = (first + last) / 2;
+        if (block->tensors[half].offset_elems + block->tensors[half].elems > begin)
+            last = half;
+        else
+            first = half + 1;
+    }
+    for (uint32_t t = first; t < block->ntensors && block->tensors[t].offset_elems < end; t++) {
+        uint32_t group = block->tensors[t].group;
+        if (group >= u->now.ngroups || !u->now.groups[group].frozen) return false;
+    }
+    return true;
+}
+
 int shore__unit_fill(struct unit *u, bool made, uint32_t segment, uint32_t count, float coefficient,
                      struct shore_update *out, struct shore_diag *diag) {
     struct shore_step *s = u->step;

@@ -92,16 +92,34 @@ static void touch(struct shore_pages *p, struct page *page, uint32_t from, uint3
     }
 }
 
-int shore__pages_part(struct shore_pages *p, uint32_t number, struct shore_update *update,
-                      struct shore_completion *done) {
+/* A part of the page's update begins: of one that is under way, or of a new one. */
+static int begin_part(struct shore_pages *p, uint32_t number, uint64_t next_step, uint32_t segment, uint32_t count,
+                      struct shore_completion done) {
     if (number >= p->npages || !p->fleet) return -EINVAL;
     struct page *page = &p->pages[number];
-    if (update->segment < page->segment ||
-        (uint64_t)update->segment + update->count > (uint64_t)page->segment + page->count)
-        return -EINVAL;
+    if (segment < page->segment || (uint64_t)segment + count > (uint64_t)page->segment + page->count) return -EINVAL;
     if (page->users) return -EBUSY;
-    if (!page->in_parts) begin_update(p, page, update->base_step + 1, *done);
-    if (page->then.ctx != done->ctx || page->next_step != update->base_step + 1) return -EINVAL;
+    if (!page->in_parts) begin_update(p, page, next_step, done);
+    return page->then.ctx != done.ctx || page->next_step != next_step ? -EINVAL : 0;
+}
+
+int shore__pages_carry(struct shore_pages *p, uint32_t number, uint64_t base_step, uint64_t attempt, uint32_t segment,
+                       uint32_t count, struct shore_completion done) {
+    int rc = begin_part(p, number, base_step + 1, segment, count, done);
+    if (rc) return rc;
+    struct page *page = &p->pages[number];
+    shore_wait_add(&page->update);
+    rc = shore_fleet_carry(p->fleet, base_step, attempt, page->block, segment, count,
+                           (struct shore_completion){part_ended, page});
+    if (rc) shore_wait_end(&page->update, rc);
+    return rc;
+}
+
+int shore__pages_part(struct shore_pages *p, uint32_t number, struct shore_update *update,
+                      struct shore_completion *done) {
+    int rc = begin_part(p, number, update->base_step + 1, update->segment, update->count, *done);
+    if (rc) return rc;
+    struct page *page = &p->pages[number];
     touch(p, page, update->segment, update->segment + update->count);
     update->block = page->block;
     size_t before = pages_bytes(page->kind, update->segment - page->segment);

@@ -15,6 +15,10 @@ uint32_t shore__pages_segments(const struct shore_pages *p, uint32_t page);
  * filled in. Call *done, from any thread, once a fetch gives the new segments, or params_out has them and the update is
  * one of the whole page. */
 int shore__pages_part(struct shore_pages *p, uint32_t page, struct shore_update *update, struct shore_completion *done);
+/* Carries some segments of a page as a part of its update: see shore_fleet_carry(). Errors: those of
+ * shore_pages_update(). */
+int shore__pages_carry(struct shore_pages *p, uint32_t page, uint64_t base_step, uint64_t attempt, uint32_t segment,
+                       uint32_t count, struct shore_completion done);
 /* Waits until no update changes segments of a page, for a caller that reads some of them itself, of *step: the one that
  * the pages are of. Errors: those of the update. */
 int shore__pages_await(struct shore_pages *p, uint32_t page, uint64_t *step, struct shore_diag *diag);

@@ -54,7 +54,7 @@ static int land(struct world *w, uint32_t u) {
 static void begin(struct world *w, uint64_t base, bool again) {
     shore_step_begin(w->step, base, again);
     for (uint32_t u = 0; u < UNITS; u++)
-        assert_ok(w, shore_step_groups(w->step, u, hyper_of(base + 1), 1));
+        assert_ok(w, shore_step_groups(w->step, u, hyper_of(base + 1), GROUPS));
 }
 
 /* False: the step is to be computed again. */
@@ -142,7 +142,7 @@ static void what_has_landed_is_sent_before_the_last_has(void **state) {
         assert_ok(&w, land_part(&w, 0, w.buffers[0], 0, units[0].count, true)); /* it looks */
         assert_true(shore_step_has_sent(w.step));
         for (uint32_t page = 1; page < PAGES; page++)
-            assert_int_equal(updated[page], 1);
+            assert_int_equal(updated[page], page + 1 == PAGES ? 2 : 1); /* a part of the last one is carried */
         assert_int_equal(updated[0], 0);
         assert_int_equal(shore_step_make(w.step, &w.diag), -EINVAL); /* it was not decided */
         shore_step_decide(w.step);

@@ -34,6 +34,9 @@ static const struct shore_pages_range page_ranges[PAGES] = {
     {.block = 2, .segment = 0, .count = 1, .pool = 0},
     {.block = 3, .segment = 0, .count = 4, .pool = SHORE_PAGES_STAYS},
 };
+/* A tensor that is frozen in some steps: it begins in segment 1 of the last block, and ends in its last one. */
+#define RESTS_FROM (SHORE_SEGMENT_ELEMS * UINT64_C(3) / 2)
+enum { RESTS_GROUP = 1, GROUPS = 2 };
 
 static uint64_t seed, drawn;
 static inline uint32_t pick(uint32_t first, uint32_t last) {
@@ -85,13 +88,16 @@ static inline struct shore_fleet *make_fleet(struct world *w, bool fp32) {
 
 /* of: NULL, or a device's part of the options. */
 static inline void open_world(struct world *w, const struct shore_step_options *of) {
-    struct shore_tensor_spec tensor[BLOCKS];
+    struct shore_tensor_spec tensor[BLOCKS + 1];
     struct shore_block_spec block[BLOCKS];
     *w = (struct world){0};
     for (uint32_t b = 0; b < BLOCKS; b++) {
         tensor[b] = (struct shore_tensor_spec){"w", (uint64_t)segments_of[b] * SHORE_SEGMENT_ELEMS, 0};
         block[b] = (struct shore_block_spec){"b", &tensor[b], 1};
     }
+    tensor[BLOCKS] = (struct shore_tensor_spec){"r", tensor[BLOCKS - 1].elems - RESTS_FROM, RESTS_GROUP};
+    tensor[BLOCKS - 1].elems = RESTS_FROM;
+    block[BLOCKS - 1].ntensors = 2;
     assert_ok(w, shore_layout_make(block, BLOCKS, &w->layout));
     bool fp32 = pick(0, 1);
     w->fleet = make_fleet(w, fp32);
@@ -148,10 +154,12 @@ static inline void close_world(struct world *w) {
 }
 
 static const struct shore_hyper *hyper_of(uint64_t step) {
-    static struct shore_hyper h;
-    h = (struct shore_hyper){.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
-    shore_hyper_at_step(&h, SHORE_ADAMW, step);
-    return &h;
+    static struct shore_hyper h[GROUPS];
+    h[0] = (struct shore_hyper){.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+    shore_hyper_at_step(h, SHORE_ADAMW, step);
+    h[RESTS_GROUP] = h[0];
+    h[RESTS_GROUP].frozen = step % 3 > 0;
+    return h;
 }
 
 /* ---- what is right ----------------------------------------------------------------------------------------------- */
@@ -186,7 +194,7 @@ static inline void update_plainly(struct world *w, uint64_t base) {
             .form = w->options.form,
             .gradient = narrow ? bf16 : w->gradient[u],
             .groups = hyper_of(base + 1),
-            .ngroups = 1,
+            .ngroups = GROUPS,
             .coefficient = coefficient,
         };
         shore_wait_init(&wait);
