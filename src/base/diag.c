@@ -1,6 +1,7 @@
 #include "base/diag.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -187,6 +188,14 @@ struct shore__shown shore__shown(const char *name) {
 
 const char *shore__printable(const char *text, size_t text_bytes, char *out, size_t out_bytes) {
     return escape(text, text_bytes, false, out, out_bytes);
+}
+
+struct shore__shape_text shore__shape_text(uint32_t rank, const uint64_t *dims) {
+    struct shore__shape_text shape = {"["};
+    for (uint32_t i = 0; i < rank; i++)
+        shore__append(shape.text, sizeof shape.text, "%s%" PRIu64, i ? ", " : "", dims[i]);
+    shore__append(shape.text, sizeof shape.text, "]");
+    return shape;
 }
 
 char *shore__shell_word(const char *text) {

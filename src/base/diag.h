@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "longshore/error.h"
 
@@ -40,6 +41,12 @@ struct shore__shown {
 struct shore__shown shore__shown(const char *name);
 /* The same for a whole message; quotes and backslashes in it stay. */
 const char *shore__printable(const char *text, size_t text_bytes, char *out, size_t out_bytes);
+
+/* A tensor's shape, as a value: "[768, 50257]". */
+struct shore__shape_text {
+    char text[200];
+};
+struct shore__shape_text shore__shape_text(uint32_t rank, const uint64_t *dims);
 
 /* A word of a recommended command, quoted if a shell would split it. malloc'ed; NULL: out of memory. */
 char *shore__shell_word(const char *text);

@@ -33,12 +33,6 @@ bool shore__contents_of_package(const struct shore__contents *c);
 /* Whether the package's budget is of the process, and not only of what its engine holds. */
 bool shore__contents_of_process(const struct shore__contents *c);
 
-/* "[768, 50257]"; valid as long as the statement. */
-struct shore__shape_text {
-    char text[200];
-};
-struct shore__shape_text shore__shape_text(uint32_t rank, const uint64_t *dims);
-
 /* Writes "blocks" of run.json. NULL: out of memory. */
 json_t *shore__contents_to_json(const struct shore__contents *c);
 /* name: the file, for messages. */

@@ -58,14 +58,6 @@ static bool is_name(const char *name) {
     return name && *name && shore__json_holds(name);
 }
 
-struct shore__shape_text shore__shape_text(uint32_t rank, const uint64_t *dims) {
-    struct shore__shape_text shape = {"["};
-    for (uint32_t i = 0; i < rank; i++)
-        shore__append(shape.text, sizeof shape.text, "%s%" PRIu64, i ? ", " : "", dims[i]);
-    shore__append(shape.text, sizeof shape.text, "]");
-    return shape;
-}
-
 static int check_shape(const struct shore_shape *s, const struct shore_layout_tensor *lies, uint32_t number,
                        struct shore_diag *diag) {
     uint64_t elems = 1;
