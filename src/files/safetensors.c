@@ -14,6 +14,7 @@
 #include "files/read_file.h"
 #include "files/safetensors_header.h"
 #include "number/fp16.h"
+#include "number/fp8.h"
 
 #define INDEX_LIMIT_BYTES (256u << 20)
 #define FILE_LIMIT 4096u
@@ -226,6 +227,7 @@ void shore__safetensors_close(struct shore__safetensors *st) {
         if (st->fds[f] >= 0) close(st->fds[f]);
         free(st->files[f]);
     }
+    free(st->codings);
     free(st->tensors);
     free(st->files);
     free(st->fds);
@@ -233,29 +235,84 @@ void shore__safetensors_close(struct shore__safetensors *st) {
     free(st);
 }
 
-int shore__safetensors_read(const struct shore__safetensors *st, const struct shore__st_tensor *t, uint64_t first,
-                            uint64_t count, float *out, struct shore_diag *diag) {
-    const struct shore__shown shown = shore__shown(t->name);
-    if (t->type == SHORE__ST_OTHER)
-        return shore__fail(diag, SHORE_EINPUT, "%s/%s: tensor \"%s\" is neither F32 nor BF16 nor F16 nor of bytes",
-                           st->directory, st->files[t->file], shown.text);
-    if (first > t->elems || count > t->elems - first)
-        return shore__fail(diag, SHORE_EINPUT, "%s/%s: tensor \"%s\" has %llu elements, fewer than are asked for",
-                           st->directory, st->files[t->file], shown.text, (unsigned long long)t->elems);
-    size_t size = t->type == SHORE__ST_F32 ? 4 : t->type == SHORE__ST_BYTE ? 1 : 2;
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
+
+struct shore__st_tensor shore__safetensors_slice(const struct shore__st_tensor *t, uint64_t i) {
+    struct shore__st_tensor slice = *t;
+    slice.rank--;
+    slice.elems = t->elems / t->shape[0];
+    slice.first += i * slice.elems;
+    memmove(slice.shape, t->shape + 1, slice.rank * sizeof *slice.shape);
+    return slice;
+}
+
+static float number_at(enum shore__st_type type, const unsigned char *at) {
+    switch (type) {
+    case SHORE__ST_BF16:
+        return shore__bf16_to_f32(shore__get_u16(at));
+    case SHORE__ST_F16:
+        return shore__f16_to_f32(shore__get_u16(at));
+    case SHORE__ST_E4M3:
+        return shore__e4m3_to_f32(*at);
+    case SHORE__ST_E8M0:
+        return shore__e8m0_to_f32(*at);
+    case SHORE__ST_I8:
+        return (float)(int8_t)*at;
+    default:
+        return (float)*at;
+    }
+}
+
+/* In the order of the file. */
+static int read_stored(const struct shore__safetensors *st, const struct shore__st_tensor *t, uint64_t first,
+                       uint64_t count, float *out, struct shore_diag *diag) {
+    const size_t size = t->bytes;
+    first += t->first;
+    if (t->coding) return t->coding->read(st, t->coding, first, count, out, diag);
     /* narrow values are read into the far end of out and widened forward: the write never overtakes the read */
     char *raw = (char *)out + count * (4 - size);
     int rc = shore__read_at(st->fds[t->file], raw, count * size, t->offset + first * size,
                             shore__path_in(st->directory, st->files[t->file]).text, diag);
     if (rc || size == 4) return rc;
     for (uint64_t i = 0; i < count; i++) {
-        const unsigned char *at = (unsigned char *)raw + size * i;
-        float value = size == 1                   ? (float)*at
-                      : t->type == SHORE__ST_BF16 ? shore__bf16_to_f32(shore__get_u16(at))
-                                                  : shore__f16_to_f32(shore__get_u16(at));
+        float value = number_at(t->type, (unsigned char *)raw + size * i);
         memcpy((char *)out + 4 * i, &value, 4);
     }
     return 0;
+}
+
+/* Reads a tensor whose matrices are stored transposed: whole rows together, and the rest of a row alone. */
+static int read_flipped(const struct shore__safetensors *st, const struct shore__st_tensor *t, uint64_t first,
+                        uint64_t count, float *out, struct shore_diag *diag) {
+    enum { ROWS = 1024 };
+    float column[ROWS];
+    const uint64_t rows = t->shape[t->rank - 2], cols = t->shape[t->rank - 1];
+    int rc = 0;
+    for (uint64_t done = 0, nr, nc; rc == 0 && done < count; done += nr * nc) {
+        const uint64_t row = (first + done) / cols, col = (first + done) % cols, left = count - done;
+        nc = cols - col < left ? cols - col : left;
+        nr = nc < cols ? 1 : left / cols;
+        if (nr > rows - row % rows) nr = rows - row % rows;
+        if (nr > ROWS) nr = ROWS;
+        for (uint64_t c = 0; rc == 0 && c < nc; c++) {
+            uint64_t at = (row / rows * cols + col + c) * rows + row % rows;
+            rc = read_stored(st, t, at, nr, column, diag);
+            for (uint64_t r = 0; rc == 0 && r < nr; r++)
+                out[done + r * nc + c] = column[r];
+        }
+    }
+    return rc;
+}
+
+int shore__safetensors_read(const struct shore__safetensors *st, const struct shore__st_tensor *t, uint64_t first,
+                            uint64_t count, float *out, struct shore_diag *diag) {
+    if (t->type == SHORE__ST_OTHER)
+        return shore__fail(diag, SHORE_EINPUT, "%s/%s: tensor \"%s\" is neither F32 nor BF16 nor F16 nor of bytes",
+                           st->directory, st->files[t->file], shore__shown(t->name).text);
+    if (first > t->elems || count > t->elems - first)
+        return shore__fail(diag, SHORE_EINPUT, "%s/%s: tensor \"%s\" has %llu elements, fewer than are asked for",
+                           st->directory, st->files[t->file], shore__shown(t->name).text, (unsigned long long)t->elems);
+    return (t->flipped ? read_flipped : read_stored)(st, t, first, count, out, diag);
 }
 
 int shore__safetensors_read_transposed(const struct shore__safetensors *st, const struct shore__st_tensor *t,
@@ -268,6 +325,7 @@ int shore__safetensors_read_transposed(const struct shore__safetensors *st, cons
                            st->directory, st->files[t->file], shore__shown(t->name).text,
                            (unsigned long long)(col + ncols));
     }
+    if (t->flipped) return read_stored(st, t, col * rows, ncols * rows, out, diag);
     for (uint64_t c0 = 0; c0 < ncols; c0 += COLS) {
         uint64_t nc = ncols - c0 < COLS ? ncols - c0 : COLS;
         for (uint64_t r0 = 0; r0 < rows; r0 += ROWS) {

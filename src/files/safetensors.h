@@ -12,19 +12,34 @@ enum shore__st_type {
     SHORE__ST_F32,
     SHORE__ST_BF16,
     SHORE__ST_F16,
-    SHORE__ST_BYTE, /* BOOL and U8: masks, never weights */
+    SHORE__ST_E4M3, /* fp8 of torch.float8_e4m3fn */
+    SHORE__ST_BYTE, /* BOOL and U8: masks and codes. From here on: never weights */
+    SHORE__ST_I8,
+    SHORE__ST_E8M0, /* powers of two: scales */
     SHORE__ST_OTHER
+};
+
+struct shore__safetensors;
+/* How a quantised tensor is read: elements [first, first + count), in the order in which they are stored. */
+struct shore__st_coding {
+    int (*read)(const struct shore__safetensors *st, const struct shore__st_coding *coding, uint64_t first,
+                uint64_t count, float *out, struct shore_diag *diag);
 };
 
 struct shore__st_tensor {
     char *name;
-    enum shore__st_type type;
-    uint32_t rank; /* 8 at most */
+    enum shore__st_type type; /* quantised: the type that its values are rounded to */
+    uint32_t rank;            /* 8 at most */
     uint64_t shape[8];
     uint64_t elems;
-    uint32_t file;   /* private */
-    bool indexed;    /* private: the index names this file for it */
-    uint64_t offset; /* private: of the data in its file */
+    /* private */
+    bool indexed;  /* the index names this file for it */
+    bool flipped;  /* stored with its last two dimensions exchanged */
+    uint8_t bytes; /* of an element */
+    uint32_t file;
+    uint64_t offset;                       /* of the data in its file */
+    uint64_t first;                        /* elements that are stored before it: it is a slice */
+    const struct shore__st_coding *coding; /* NULL: it is stored as it is */
 };
 
 struct shore__safetensors {
@@ -34,6 +49,7 @@ struct shore__safetensors {
     uint32_t nfiles;
     char **files;
     int *fds;
+    struct shore__st_coding *codings; /* of the quantised tensors; freed at close */
 };
 
 /* Opens model.safetensors, or the shards that model.safetensors.index.json names, or else every *.safetensors file of
@@ -43,7 +59,14 @@ struct shore__safetensors {
 int shore__safetensors_open(const char *directory, struct shore__safetensors **out, struct shore_diag *diag);
 void shore__safetensors_close(struct shore__safetensors *st);
 const struct shore__st_tensor *shore__safetensors_find(const struct shore__safetensors *st, const char *name);
-/* Reads elements [first, first + count) of a tensor as fp32, from F32, BF16, F16 or bytes, with pread. */
+/* Whether its elements are numbers that a weight may have. */
+static inline bool shore__st_is_weight(const struct shore__st_tensor *t) {
+    return t->type < SHORE__ST_BYTE;
+}
+/* Slice i of the first dimension, an expert of a 3-d tensor for example: a tensor of one dimension less, by value. It
+ * borrows the name. */
+struct shore__st_tensor shore__safetensors_slice(const struct shore__st_tensor *t, uint64_t i);
+/* Reads elements [first, first + count) of a tensor as fp32, from any type but OTHER, with pread. */
 int shore__safetensors_read(const struct shore__safetensors *st, const struct shore__st_tensor *t, uint64_t first,
                             uint64_t count, float *out, struct shore_diag *diag);
 /* Reads columns [col, col + ncols) of a 2-d tensor [rows, cols], transposed: out [ncols, rows]. Reads each byte about

@@ -21,11 +21,11 @@ static const struct {
     unsigned bits;
     enum shore__st_type type;
 } types[] = {
-    {"F32", 32, SHORE__ST_F32},      {"BF16", 16, SHORE__ST_BF16},    {"F16", 16, SHORE__ST_F16},
-    {"BOOL", 8, SHORE__ST_BYTE},     {"U8", 8, SHORE__ST_BYTE},       {"I8", 8, SHORE__ST_OTHER},
-    {"F8_E5M2", 8, SHORE__ST_OTHER}, {"F8_E4M3", 8, SHORE__ST_OTHER}, {"F8_E8M0", 8, SHORE__ST_OTHER},
-    {"I16", 16, SHORE__ST_OTHER},    {"U16", 16, SHORE__ST_OTHER},    {"I32", 32, SHORE__ST_OTHER},
-    {"U32", 32, SHORE__ST_OTHER},    {"F64", 64, SHORE__ST_OTHER},    {"I64", 64, SHORE__ST_OTHER},
+    {"F32", 32, SHORE__ST_F32},      {"BF16", 16, SHORE__ST_BF16},   {"F16", 16, SHORE__ST_F16},
+    {"BOOL", 8, SHORE__ST_BYTE},     {"U8", 8, SHORE__ST_BYTE},      {"I8", 8, SHORE__ST_I8},
+    {"F8_E5M2", 8, SHORE__ST_OTHER}, {"F8_E4M3", 8, SHORE__ST_E4M3}, {"F8_E8M0", 8, SHORE__ST_E8M0},
+    {"I16", 16, SHORE__ST_OTHER},    {"U16", 16, SHORE__ST_OTHER},   {"I32", 32, SHORE__ST_OTHER},
+    {"U32", 32, SHORE__ST_OTHER},    {"F64", 64, SHORE__ST_OTHER},   {"I64", 64, SHORE__ST_OTHER},
     {"U64", 64, SHORE__ST_OTHER},    {"C64", 64, SHORE__ST_OTHER},
 };
 
@@ -99,6 +99,7 @@ static int take_dtype(struct header *h, const struct shore__json_event *e, struc
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         if (strlen(types[i].name) != e->bytes || memcmp(types[i].name, e->text, e->bytes) != 0) continue;
         h->tensor.type = types[i].type;
+        h->tensor.bytes = (uint8_t)(types[i].bits / 8);
         h->bits = types[i].bits;
         return 0;
     }
