@@ -6,6 +6,7 @@
 #include "base/diag.h"
 #include "model/config_keys.h"
 #include "model/model.h"
+#include "model/quantization.h"
 #include "model/rope.h"
 
 /* The norm of a row of zeros divides by the root of epsilon; smaller values are flushed to zero. */
@@ -162,8 +163,7 @@ int shore__arch_from_json(const json_t *config, const char *name, struct shore__
         if (!type && !strncmp(c, "GPT2", 4)) type = "gpt2";
         if (!type && !strncmp(c, "Llama", 5)) type = "llama";
     }
-    if (shore__keys_given(&r, "quantization_config"))
-        shore__keys_refuse(&r, "quantization_config", "quantized weights are not supported");
+    shore__quantization_read(&r, &out->quantization);
     if (!r.rc && type && !strcmp(type, "gpt2"))
         gpt2(&r, out);
     else if (!r.rc && type && (!strcmp(type, "llama") || !strcmp(type, "mistral") || !strcmp(type, "qwen2")))

@@ -26,7 +26,7 @@ static const struct row {
     /* Read by arch.c and rope.c, and written anew by an export. */
     {ALL, READ,
      "model_type architectures vocab_size initializer_range tie_word_embeddings bos_token_id eos_token_id "
-     "layer_types dtype torch_dtype"},
+     "layer_types dtype torch_dtype quantization_config"},
     {GPT2, READ,
      "n_layer n_embd n_head n_inner n_positions n_ctx num_hidden_layers hidden_size num_attention_heads "
      "max_position_embeddings activation_function layer_norm_epsilon"},
@@ -39,8 +39,8 @@ static const struct row {
     /* Layers, masks, weights or losses of another kind. */
     {ALL, TRUE, "is_causal"},
     {ALL, FALSE,
-     "is_encoder_decoder add_cross_attention per_layer_config pruned_heads quantization_config "
-     "transformers_weights fusion_config"},
+     "is_encoder_decoder add_cross_attention per_layer_config pruned_heads transformers_weights "
+     " fusion_config"},
     /* transformers 4 trains copies of tied weights with it. */
     {ALL, FALSE, "torchscript"},
     {GPT2, TRUE, "scale_attn_weights"},

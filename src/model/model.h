@@ -8,6 +8,7 @@
 #include <jansson.h>
 
 #include "compute/compute.h"
+#include "files/quantized.h"
 #include "longshore/state.h"
 
 #define SHORE__EOS_MOST 16u
@@ -49,7 +50,8 @@ struct shore__arch {
     int64_t padding; /* token whose table row starts at 0 and gets no gradient from lookups; -1: none */
     int64_t bos;     /* -1: none */
     uint32_t neos;
-    int64_t eos[SHORE__EOS_MOST]; /* each ends a text */
+    int64_t eos[SHORE__EOS_MOST];            /* each ends a text */
+    struct shore__quantization quantization; /* of the files that the model comes from; a run's are of none */
 };
 
 enum shore__role {

@@ -67,9 +67,10 @@ static int find_shape(struct shore__source *s, uint32_t i, struct shore_diag *di
         return shore__fail(diag, SHORE_EINPUT, "%s: the tensor %s has the shape %s, but config.json asks for %s",
                            directory.text, name.text, shore__shape_text(t->rank, t->shape).text,
                            shore__shape_text(wanted->rank, wanted->dims).text);
-    if (t->type == SHORE__ST_OTHER || t->type == SHORE__ST_BYTE)
+    if (!shore__st_is_weight(t))
         return shore__fail(diag, SHORE_EINPUT,
-                           "%s: the tensor %s has a type that Longshore does not read: it reads F32, BF16 and F16",
+                           "%s: the tensor %s has a type that Longshore does not read: it reads F32, BF16, F16 and "
+                           "F8_E4M3",
                            directory.text, name.text);
     s->used[t - s->files->tensors] = true;
     s->tensors[i] = t;
@@ -90,7 +91,7 @@ int shore__source_directory(const struct shore__model *m, const char *directory,
     struct shore__source *s = NULL;
     int rc = shore__source_init(m, 0, &s);
     if (rc < 0) return shore__fail(diag, rc, "out of memory");
-    rc = shore__safetensors_open(directory, &s->files, diag);
+    rc = shore__tensors_open(directory, &m->arch, &s->files, diag);
     if (rc == 0) rc = shore__contents_of_model(m, true, &s->contents, diag);
     if (rc < 0) goto failed;
     s->tensors = calloc(s->contents->nshapes, sizeof *s->tensors);

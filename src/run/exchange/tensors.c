@@ -25,6 +25,13 @@ __attribute__((format(printf, 4, 5))) static int refuse(const struct shore__safe
                        shore__shown(t->name).text, what);
 }
 
+int shore__tensors_open(const char *directory, const struct shore__arch *arch, struct shore__safetensors **out,
+                        struct shore_diag *diag) {
+    int rc = shore__safetensors_open(directory, out, diag);
+    if (rc == 0) rc = shore__quantized_resolve(*out, &arch->quantization, diag);
+    return rc;
+}
+
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
 static const struct shore__st_tensor *find_stored(const struct shore__safetensors *files,
@@ -97,16 +104,12 @@ int shore__tensors_refuse_wrapped(const struct shore__safetensors *files, struct
 
 /* ---- the head of a tied model ------------------------------------------------------------------------------------ */
 
-static bool is_readable(const struct shore__st_tensor *t) {
-    return t->type == SHORE__ST_F32 || t->type == SHORE__ST_BF16 || t->type == SHORE__ST_F16;
-}
-
 /* Compares two tensors by value, whatever their types. */
 static int compare(const struct shore__safetensors *files, const struct shore__st_tensor *a,
                    const struct shore__st_tensor *b, bool *same, struct shore_diag *diag) {
     enum { AT_ONCE = 1 << 16 };
-    *same = a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0 && is_readable(a) &&
-            is_readable(b);
+    *same = a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0 &&
+            shore__st_is_weight(a) && shore__st_is_weight(b);
     if (!*same) return 0;
     float *x = malloc(2 * AT_ONCE * sizeof *x), *y = x ? x + AT_ONCE : NULL;
     int rc = x ? 0 : shore__out_of_memory(diag);

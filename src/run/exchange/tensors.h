@@ -5,6 +5,9 @@
 #include "files/safetensors.h"
 #include "model/model.h"
 
+/* Opens the safetensors files of a model's directory. Quantised weights are read as transformers widens them. */
+int shore__tensors_open(const char *directory, const struct shore__arch *arch, struct shore__safetensors **out,
+                        struct shore_diag *diag);
 /* Finds a tensor by its name in exports. Files of the bare model leave out the first word: the original gpt2 has
  * "h.0.ln_1.weight". If a tied model's files have no head, it is the embedding. NULL: there is none. */
 const struct shore__st_tensor *shore__tensor_find(const struct shore__safetensors *files,

@@ -44,7 +44,7 @@ static int add_ends(const char *path, struct shore__arch *arch, struct shore_dia
 static int part_head(const char *directory, struct shore__arch *arch, struct shore_diag *diag) {
     struct shore__safetensors *files = NULL;
     if (!arch->tied) return 0;
-    int rc = shore__safetensors_open(directory, &files, diag);
+    int rc = shore__tensors_open(directory, arch, &files, diag);
     if (rc == 0) rc = shore__tensors_untie(files, arch, diag);
     shore__safetensors_close(files);
     return rc;

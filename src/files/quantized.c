@@ -1,0 +1,279 @@
+#include "files/quantized.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "files/atomic.h"
+#include "files/coded.h"
+#include "files/quant_state.h"
+
+struct resolving {
+    struct shore__safetensors *st;
+    const struct shore__quantization *q;
+    bool *taken; /* by index: what a tensor that it belongs to has used up */
+    struct shore_diag *diag;
+};
+
+__attribute__((format(printf, 3, 4))) static int refuse(const struct resolving *r, const struct shore__st_tensor *t,
+                                                        const char *format, ...) {
+    char what[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    return shore__fail(r->diag, SHORE_EINPUT, "%s/%s: tensor \"%s\" %s", shore__shown(r->st->directory).text,
+                       shore__shown(r->st->files[t->file]).text, shore__shown(t->name).text, what);
+}
+
+static int misfit(const struct resolving *r, const struct shore__st_tensor *part, const struct shore__st_tensor *of) {
+    return refuse(r, part, "has the shape %s or a type that does not fit %s of shape %s",
+                  shore__shape_text(part->rank, part->shape).text, shore__shown(of->name).text,
+                  shore__shape_text(of->rank, of->shape).text);
+}
+
+/* ---- names ------------------------------------------------------------------------------------------------------- */
+
+static bool ends_with(const char *name, const char *end) {
+    size_t n = strlen(name), m = strlen(end);
+    return n >= m && strcmp(name + n - m, end) == 0;
+}
+
+/* The tensor whose name is that of t without `less` at its end, and with `more` instead; NULL: there is none. */
+static const struct shore__st_tensor *beside(const struct resolving *r, const struct shore__st_tensor *t,
+                                             const char *less, const char *more) {
+    char name[1200]; /* names in files have at most 1,024 bytes */
+    if (!ends_with(t->name, less)) return NULL;
+    snprintf(name, sizeof name, "%.*s%s", (int)(strlen(t->name) - strlen(less)), t->name, more);
+    return shore__safetensors_find(r->st, name);
+}
+
+static void take(const struct resolving *r, const struct shore__st_tensor *part) {
+    if (part) r->taken[part - r->st->tensors] = true;
+}
+
+/* How one kind of codes is stored: the codes' name ends with `codes`, and that of what explains them with `scales`
+ * instead. */
+struct kind {
+    enum shore__quant_method method;
+    const char *codes, *scales;
+    int (*describe)(const struct resolving *r, struct shore__st_tensor *t, const struct shore__st_tensor *scales,
+                    struct shore__coding *c);
+};
+
+/* ---- fp8 --------------------------------------------------------------------------------------------------------- */
+
+/* transformers divides rows and columns by the scales' shape, and does not ask config.json for the block's size. Where
+ * the last block is a smaller one, it gets others than the kernels that compute with the codes. */
+static bool divides(uint64_t size, uint64_t count, uint64_t block) {
+    return size % count == 0 && (block == 0 || count == (size + block - 1) / block) &&
+           (block == 0 || count == 1 || size % block == 0);
+}
+
+static int describe_fp8(const struct resolving *r, struct shore__st_tensor *t, const struct shore__st_tensor *scales,
+                        struct shore__coding *c) {
+    const bool grid = scales->rank >= 2;
+    const uint64_t down = grid ? scales->shape[scales->rank - 2] : 1,
+                   across = grid ? scales->shape[scales->rank - 1] : 1;
+    if (t->type != SHORE__ST_E4M3)
+        return refuse(r, t, "has a scale, but is not of fp8 (F8_E4M3): other codes are not read");
+    if (t->rank < 2 || t->elems == 0 || down == 0 || across == 0) return misfit(r, scales, t);
+    c->rows = t->shape[t->rank - 2];
+    c->cols = t->shape[t->rank - 1];
+    if (scales->elems % (down * across) || scales->elems / (down * across) != t->elems / (c->rows * c->cols) ||
+        scales->type == SHORE__ST_E4M3 || scales->type == SHORE__ST_I8 || scales->type == SHORE__ST_OTHER)
+        return misfit(r, scales, t);
+    c->block_rows = c->rows / down;
+    c->block_cols = c->cols / across;
+    if (!divides(c->rows, down, r->q->block[0]) || !divides(c->cols, across, r->q->block[1]))
+        return refuse(r, scales,
+                      "has the shape %s, which does not divide %s of shape %s into whole blocks of config.json's size",
+                      shore__shape_text(scales->rank, scales->shape).text, shore__shown(t->name).text,
+                      shore__shape_text(t->rank, t->shape).text);
+    c->base.read = shore__coded_bytes;
+    if (scales->type == SHORE__ST_BYTE) c->scales.type = SHORE__ST_E8M0;
+    take(r, beside(r, t, "weight", "activation_scale"));
+    take(r, beside(r, t, "", "_activation_scale"));
+    return 0;
+}
+
+/* ---- MXFP4 ------------------------------------------------------------------------------------------------------- */
+
+/* NAME_blocks [experts, out, groups, 16] are NAME [experts, in, out]: transformers exchanges the last two. */
+static int describe_mxfp4(const struct resolving *r, struct shore__st_tensor *t, const struct shore__st_tensor *scales,
+                          struct shore__coding *c) {
+    enum { BYTES = 16 };
+    if (t->type != SHORE__ST_BYTE || t->rank != 4 || t->shape[3] != BYTES || t->elems == 0)
+        return refuse(r, t, "is not of bytes, of the shape [experts, out, groups, 16]");
+    if ((scales->type != SHORE__ST_BYTE && scales->type != SHORE__ST_E8M0) || scales->rank != 3 ||
+        memcmp(scales->shape, t->shape, 3 * sizeof *t->shape) != 0)
+        return misfit(r, scales, t);
+    const uint64_t out = t->shape[1], in = t->shape[2] * 2 * BYTES; /* elems < 2^60: checked with the file's size */
+    c->base.read = shore__coded_4bit;
+    c->block = 2 * BYTES;
+    c->scales.type = SHORE__ST_E8M0;
+    t->rank = 3;
+    t->shape[1] = in;
+    t->shape[2] = out;
+    t->elems *= 2;
+    t->flipped = true;
+    return 0;
+}
+
+/* ---- bitsandbytes ------------------------------------------------------------------------------------------------ */
+
+static int read_state(const struct resolving *r, const struct shore__st_tensor *t, const char *type,
+                      struct shore__quant_state *out) {
+    enum { LIMIT = 4096 };
+    char text[LIMIT];
+    const char *file = r->st->files[t->file];
+    if (t->type != SHORE__ST_BYTE || t->elems > LIMIT) return refuse(r, t, "is not a text of at most %d bytes", LIMIT);
+    int rc = shore__read_at(r->st->fds[t->file], text, t->elems, t->offset, file, r->diag);
+    return rc ? rc : shore__quant_state_parse(text, t->elems, type, shore__shown(t->name).text, out, r->diag);
+}
+
+/* A tensor of numbers in fp32 that a 4-bit tensor must have. */
+static int need(const struct resolving *r, struct shore__st_tensor *t, const char *more, enum shore__st_type type,
+                uint64_t elems, struct shore__stored *out) {
+    const struct shore__st_tensor *part = beside(r, t, "", more);
+    if (!part) return refuse(r, t, "lacks %s%s", shore__shown(t->name).text, more);
+    if (part->type != type || part->elems != elems) return misfit(r, part, t);
+    take(r, part);
+    *out = shore__stored_of(part);
+    return 0;
+}
+
+static int describe_4bit(const struct resolving *r, struct shore__st_tensor *t, const struct shore__st_tensor *state,
+                         struct shore__coding *c) {
+    struct shore__quant_state s;
+    int rc = read_state(r, state, ends_with(state->name, "nf4") ? "nf4" : "fp4", &s);
+    if (rc) return rc;
+    if (t->type == SHORE__ST_OTHER || t->elems * t->bytes != s.elems / 2 + s.elems % 2)
+        return refuse(r, t, "has another number of codes than the shape %s in %s needs",
+                      shore__shape_text(s.rank, s.shape).text, shore__shown(state->name).text);
+    const uint64_t blocks = (s.elems - 1) / s.blocksize + 1;
+    const enum shore__st_type type = s.nested_blocksize ? SHORE__ST_BYTE : SHORE__ST_F32;
+    rc = need(r, t, ".absmax", type, blocks, &c->scales);
+    if (rc == 0) rc = need(r, t, ".quant_map", SHORE__ST_F32, 16, &c->map);
+    if (rc == 0 && s.nested_blocksize) {
+        rc = need(r, t, ".nested_absmax", SHORE__ST_F32, (blocks - 1) / s.nested_blocksize + 1, &c->nested);
+        if (rc == 0) rc = need(r, t, ".nested_quant_map", SHORE__ST_F32, 256, &c->nested_map);
+    }
+    c->base.read = shore__coded_4bit;
+    c->block = s.blocksize;
+    c->nested_block = s.nested_blocksize;
+    c->nested_offset = s.nested_offset;
+    c->quantized = s.dtype;
+    c->high_first = true;
+    t->rank = s.rank;
+    t->elems = s.elems;
+    memcpy(t->shape, s.shape, sizeof t->shape);
+    return rc;
+}
+
+/* LLM.int8(): a scale for each row. bitsandbytes multiplies by this number, and does not divide by 127. */
+static int describe_int8(const struct resolving *r, struct shore__st_tensor *t, const struct shore__st_tensor *scales,
+                         struct shore__coding *c) {
+    const struct shore__st_tensor *format = beside(r, t, "weight", "weight_format");
+    float value = 0;
+    if (t->type != SHORE__ST_I8 || t->rank != 2 || t->elems == 0 || scales->elems != t->shape[0] ||
+        scales->type != SHORE__ST_F32)
+        return misfit(r, scales, t);
+    int rc = format && format->elems == 1 ? shore__safetensors_read(r->st, format, 0, 1, &value, r->diag) : 0;
+    if (rc == 0 && value != 0) rc = refuse(r, format, "says that rows are stored in another order than one by one");
+    take(r, format);
+    c->base.read = shore__coded_bytes;
+    c->rows = t->shape[0];
+    c->cols = c->block_cols = t->shape[1];
+    c->block_rows = 1;
+    c->factor = 7.874015718698502e-3f;
+    return rc;
+}
+
+/* ---- all --------------------------------------------------------------------------------------------------------- */
+
+static const struct kind kinds[] = {
+    {SHORE__QUANT_FP8, "", "_scale_inv", describe_fp8},
+    {SHORE__QUANT_MXFP4, "_blocks", "_scales", describe_mxfp4},
+    {SHORE__QUANT_BITSANDBYTES, "", ".quant_state.bitsandbytes__nf4", describe_4bit},
+    {SHORE__QUANT_BITSANDBYTES, "", ".quant_state.bitsandbytes__fp4", describe_4bit},
+    {SHORE__QUANT_BITSANDBYTES, ".weight", ".SCB", describe_int8},
+};
+
+/* NULL: the tensor is stored as it is. */
+static const struct kind *kind_of(const struct resolving *r, const struct shore__st_tensor *t,
+                                  const struct shore__st_tensor **scales) {
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (kinds[i].method == r->q->method && (*scales = beside(r, t, kinds[i].codes, kinds[i].scales)))
+            return &kinds[i];
+    return NULL;
+}
+
+/* Codes whose scales are missing must not pass for numbers. */
+static int check_plain(const struct resolving *r, const struct shore__st_tensor *t) {
+    const bool codes = t->type == SHORE__ST_E4M3 || ends_with(t->name, "_blocks") ||
+                       (ends_with(t->name, ".weight") && (t->type == SHORE__ST_BYTE || t->type == SHORE__ST_I8));
+    if (!codes) return 0;
+    char lacks[160] = "";
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (kinds[i].method == r->q->method)
+            shore__append(lacks, sizeof lacks, "%s...%s", *lacks ? ", " : "", kinds[i].scales);
+    return refuse(r, t, "holds codes, but what scales them is missing (%s beside it)", lacks);
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(((const struct shore__st_tensor *)a)->name, ((const struct shore__st_tensor *)b)->name);
+}
+
+static int drop_taken(const struct resolving *r) {
+    struct shore__safetensors *st = r->st;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < st->ntensors; i++) {
+        struct shore__st_tensor *t = &st->tensors[i];
+        if (t->flipped) t->name[strlen(t->name) - strlen("_blocks")] = 0;
+        if (r->taken[i])
+            free(t->name);
+        else
+            st->tensors[kept++] = *t;
+    }
+    st->ntensors = kept;
+    if (kept) qsort(st->tensors, kept, sizeof *st->tensors, by_name);
+    for (uint32_t i = 1; i < kept; i++)
+        if (strcmp(st->tensors[i - 1].name, st->tensors[i].name) == 0)
+            return refuse(r, &st->tensors[i], "stands twice: as it is, and as codes with scales");
+    return 0;
+}
+
+int shore__quantized_resolve(struct shore__safetensors *st, const struct shore__quantization *q,
+                             struct shore_diag *diag) {
+    struct resolving r = {st, q, NULL, diag};
+    const struct shore__st_tensor *scales;
+    uint32_t n = 0;
+    int rc = 0;
+    if (q->method == SHORE__QUANT_NONE) return 0;
+    for (uint32_t i = 0; i < st->ntensors; i++)
+        n += kind_of(&r, &st->tensors[i], &scales) != NULL;
+    struct shore__coding *codings = calloc(n + 1u, sizeof *codings), *c = codings;
+    r.taken = calloc(st->ntensors + 1u, sizeof *r.taken);
+    if (!codings || !r.taken) rc = shore__out_of_memory(diag);
+    for (uint32_t i = 0; rc == 0 && i < st->ntensors; i++) {
+        struct shore__st_tensor *t = &st->tensors[i];
+        const struct kind *kind = r.taken[i] ? NULL : kind_of(&r, t, &scales);
+        if (!kind) {
+            rc = r.taken[i] ? 0 : check_plain(&r, t);
+            continue;
+        }
+        *c = (struct shore__coding){
+            .dtype = q->dtype, .codes = shore__stored_of(t), .scales = shore__stored_of(scales), .factor = 1};
+        take(&r, scales);
+        rc = kind->describe(&r, t, scales, c);
+        t->type = q->dtype;
+        t->coding = &c++->base;
+    }
+    if (rc == 0) rc = drop_taken(&r);
+    st->codings = &codings->base;
+    free(r.taken);
+    return rc;
+}
