@@ -84,6 +84,16 @@ double shore__machine_rate(const struct shore_machine *machine, enum shore_work_
     return shore__machine_rate(NULL, kind, precision, rows);
 }
 
+double shore__machine_peak(const struct shore_machine *machine, enum shore_precision precision) {
+    double peak = 0;
+    for (int kind = 0; machine && kind <= SHORE_WORK_PRODUCT_WEIGHT; kind++) {
+        const struct shore__rates *r = &machine->rate[kind][precision];
+        for (uint32_t i = 0; i < r->n; i++)
+            peak = fmax(peak, r->at[i].per_second);
+    }
+    return peak;
+}
+
 double shore__machine_seconds(const struct shore_machine *machine, enum shore_work_kind kind,
                               enum shore_precision precision, uint64_t rows, uint64_t work) {
     return (double)work / shore__machine_rate(machine, kind, precision, rows);

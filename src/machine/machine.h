@@ -97,6 +97,9 @@ bool shore__rates_given(const struct shore__rates rates[SHORE_WORKS][SHORE_PRECI
  * machine NULL: the assumed one, which also has what no rate is near to. */
 double shore__machine_rate(const struct shore_machine *machine, enum shore_work_kind kind,
                            enum shore_precision precision, uint64_t rows);
+/* The highest rate of products in a precision, of any kind and number of rows; 0: none is given. machine: may be NULL.
+ */
+double shore__machine_peak(const struct shore_machine *machine, enum shore_precision precision);
 /* Seconds that so much work takes. */
 double shore__machine_seconds(const struct shore_machine *machine, enum shore_work_kind kind,
                               enum shore_precision precision, uint64_t rows, uint64_t work);

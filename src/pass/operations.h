@@ -44,4 +44,9 @@ int shore__operations_spill(const struct shore__facts *f, uint32_t buffers, bool
 /* Seconds that forward computes, by the rates of the facts' machine. */
 double shore__operations_forward_seconds(const struct shore__facts *f, const struct shore_program *program);
 
+/* Operations of the model in a step: multiplications and additions of its products, forward and backward, and of the
+ * attention that masks leave, with twice as many backward. What is computed again counts once. It is 6 N + 12 L H Q T a
+ * token (PaLM, appendix B), with the part of T that a token sees. */
+double shore__operations_of_model(const struct shore_program *program);
+
 #endif

@@ -71,6 +71,7 @@ const char *shore__progress_line(struct shore__progress *p, const struct shore_s
     shore__append(out, bytes, "  norm %.3g  lr %.3g", r->grad_norm, r->lr);
     if (!isnan(r->dropped_energy)) shore__append(out, bytes, "  dropped %.0f%%", 100 * r->dropped_energy);
     shore__append(out, bytes, "  %.0f tok/s", r->step_seconds > 0 ? (double)r->tokens / r->step_seconds : 0.0);
+    if (r->mfu > 0) shore__append(out, bytes, "  mfu %.*f%%", r->mfu < 0.1 ? 1 : 0, 100 * r->mfu);
     shore__append(out, bytes, "  mem %s", shore__format_size(r->resident_bytes).text);
     if (p->budget_bytes) shore__append(out, bytes, " of %s", shore__format_size(p->budget_bytes).text);
     shore__append(out, bytes, "  wait %.0f%% commit %.0f%%", percent(r->wait_seconds, r->step_seconds),

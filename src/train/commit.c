@@ -23,6 +23,7 @@ static void account(struct trainer *t) {
     struct shore_step_report *r = &t->report;
     shore_meter_end(t->meter, r);
     r->emulated = t->tempo;
+    r->mfu = t->best_seconds / r->step_seconds;
     if (t->tempo) {
         double was[SHORE_LANES];
         memcpy(was, t->busy_seconds, sizeof was);

@@ -114,6 +114,8 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     t->facts.gathers = t->plan.gathers;
     if (s->gather == SHORE__ON && !t->plan.gathers) train_note(t, SHORE__GATHER_TIED);
     pace_computing(t);
+    double peak = shore__machine_peak(s->machine, t->facts.products);
+    if (peak > 0) t->best_seconds = shore__operations_of_model(t->plan.program) / peak;
     if (t->events->planned) t->events->planned(t->events->ctx, &t->facts, &t->plan);
     if (t->plan.hole_bytes) shore__heap_keep(true);
     rc = shore_arena_open(t->plan.fleet_bytes, 0, &t->arena, diag);

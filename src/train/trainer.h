@@ -28,6 +28,7 @@ struct trainer {
     struct shore__tempo *tempo;    /* the emulated machine's clock; NULL: this machine's */
     struct shore_machine *machine; /* that it was planned again for; NULL: it was not */
     uint64_t opened_ns;
+    double best_seconds; /* of a step at the machine's highest rate of products; 0: not known */
     struct shore__pass pass;
     struct shore__lookups lookups; /* if rows of the embedding are gathered */
     shore__buf dx, dx_f32, dlogits, scratch;

@@ -116,6 +116,17 @@ static void rates_are_of_the_kind_precision_and_rows_or_the_nearest(void **state
     assert_true(RATE(PRODUCT, BF16, 7) == 400e9);
 }
 
+static void the_peak_is_the_highest_rate_of_products(void **state) {
+    struct shore_machine *m =
+        taken("{\"compute\": {\"products\": {\"fp32\": 5, \"product\": {\"bf16\": [[8, 3], [64, 9]]}, "
+              "\"product_weight\": {\"bf16\": 7}, \"attention\": {\"bf16\": 99}}}}");
+    assert_true(shore__machine_peak(m, SHORE_PRECISION_BF16) == 9);
+    assert_true(shore__machine_peak(m, SHORE_PRECISION_FP32) == 5);
+    assert_true(!(shore__machine_peak(m, SHORE_PRECISION_FP16) > 0)); /* no other precision stands for it */
+    assert_true(!(shore__machine_peak(NULL, SHORE_PRECISION_FP32) > 0));
+    shore_machine_free(m);
+}
+
 static void what_is_wrong_is_named(void **state) {
     refused("{}", "describes nothing");
     refused("drives", "test.json");
@@ -330,6 +341,7 @@ int main(void) {
         cmocka_unit_test(everything_is_read_and_divided_by_the_scale),
         cmocka_unit_test(what_is_written_is_read_as_the_same),
         cmocka_unit_test(rates_are_of_the_kind_precision_and_rows_or_the_nearest),
+        cmocka_unit_test(the_peak_is_the_highest_rate_of_products),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(sixty_four_drives_and_no_more),
         cmocka_unit_test(a_drive_gets_slower_after_its_step),

@@ -101,6 +101,23 @@ static void dropped_energy_only_where_compressed(void **state) {
     assert_null(strstr(shore__progress_line(&p, &usual, line, sizeof line), "dropped"));
 }
 
+static void mfu_is_shown_where_it_is_known(void **state) {
+    struct shore_step_report r = usual;
+    struct shore__progress p = {.last_step = 9};
+    char line[256];
+    json_t *json = line_of(&r);
+    assert_null(json_object_get(json, "mfu"));
+    json_decref(json);
+    assert_null(strstr(shore__progress_line(&p, &r, line, sizeof line), "mfu"));
+    r.mfu = 0.412;
+    json = line_of(&r);
+    assert_true(json_real_value(json_object_get(json, "mfu")) == 0.412);
+    json_decref(json);
+    assert_non_null(strstr(shore__progress_line(&p, &r, line, sizeof line), " tok/s  mfu 41%"));
+    r.mfu = 0.0123;
+    assert_non_null(strstr(shore__progress_line(&p, &r, line, sizeof line), "mfu 1.2%"));
+}
+
 static void busy_only_where_emulated(void **state) {
     struct shore_step_report r = usual;
     json_t *json = line_of(&r);
@@ -287,6 +304,7 @@ int main(void) {
         cmocka_unit_test(has_the_promised_keys),
         cmocka_unit_test(val_loss_only_where_measured),
         cmocka_unit_test(dropped_energy_only_where_compressed),
+        cmocka_unit_test(mfu_is_shown_where_it_is_known),
         cmocka_unit_test(busy_only_where_emulated),
         cmocka_unit_test(every_charge_has_its_key),
         cmocka_unit_test(what_is_not_finite_is_null),

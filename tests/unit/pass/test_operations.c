@@ -1,0 +1,62 @@
+/* The operations of a model, as a plan counts them, are those of PaLM's formula, whatever the plan computes again. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "pass/describe.h"
+#include "pass/operations.h"
+
+enum { SEQUENCES = 3, T = 300 };
+
+static double counted(const struct shore__model *m, enum shore_policy policy) {
+    static const char *const drives[] = {"/nowhere/a"};
+    const struct shore__facts f = {
+        .model = m,
+        .batch = shore__batch_shape(SEQUENCES, T),
+        .mode = SHORE__BF16,
+        .products = SHORE_PRECISION_BF16,
+        .threads = 2,
+        .workspace_bytes = 8 << 20,
+        .one_memory = true,
+        .drives = {.size = sizeof f.drives, .drives = drives, .ndrives = 1},
+        .policy = policy,
+    };
+    struct shore__train_plan plan;
+    struct shore_diag diag = {0};
+    if (shore__plan_training(&f, UINT64_C(1) << 42, &plan, NULL, &diag)) fail_msg("%s", diag.text);
+    double operations = shore__operations_of_model(plan.program);
+    shore__train_plan_close(&plan);
+    return operations;
+}
+
+/* d: width; kv: of keys and values together; up: of the first product of an MLP; ff: of what the second one reads. */
+static void is_counted(const char *preset, double layers, double d, double kv, double up, double ff, double vocab,
+                       double heads, double head_dim) {
+    struct shore__arch arch;
+    struct shore__model *m;
+    assert_int_equal(shore__arch_preset(preset, 0, &arch, NULL), 0);
+    assert_int_equal(shore__model_make(&arch, &m, NULL), 0);
+    double n = layers * (d * (d + kv) + d * d + d * up + ff * d) + vocab * d;
+    double seen = (T + 1) / 2.0; /* keys, on average */
+    double wanted = (6 * n + 12 * layers * heads * head_dim * seen) * SEQUENCES * T;
+    for (int policy = SHORE_POLICY_KEEP; policy <= SHORE_POLICY_AGAIN; policy++) {
+        double got = counted(m, (enum shore_policy)policy);
+        if (fabs(got / wanted - 1) > 1e-12) fail_msg("%s: %.17g and not %.17g", preset, got, wanted);
+    }
+    shore__model_free(m);
+}
+
+static void operations_are_of_the_formula(void **state) {
+    is_counted("gpt2-124m", 12, 768, 2 * 768, 3072, 3072, 50257, 12, 64);
+    is_counted("llama3-8b", 32, 4096, 2 * 1024, 2 * 14336, 14336, 128256, 32, 128);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(operations_are_of_the_formula),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
