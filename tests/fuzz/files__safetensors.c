@@ -1,6 +1,7 @@
 /* A directory of safetensors from strangers: what opens must be readable to its last element.
  *
- * Input: one byte of choices, two bytes n, n bytes of an index or of a first shard's header, the rest a file. */
+ * Input: one byte of choices, the method of quantisation among them, two bytes n, n bytes of an index or of a first
+ * shard's header, the rest a file. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -9,10 +10,12 @@
 #include <unistd.h>
 
 #include "base/units.h"
-#include "files/safetensors.h"
+#include "files/quantized.h"
 
 #define CHOICE_LENGTH 1u /* put the true length of the header in front */
 #define CHOICE_INDEX 2u
+#define CHOICE_METHOD 12u /* two bits: which codes and scales to look for */
+#define CHOICE_BLOCKS 16u /* config.json says how large blocks are */
 #define ELEMS_MOST 65536u
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
@@ -40,11 +43,18 @@ static void drop_file(const char *name) {
     unlink(path);
 }
 
-static void read_all(void) {
+static void read_all(unsigned choice) {
     struct shore__safetensors *st;
     struct shore_diag diag = {0};
     if (shore__safetensors_open(directory, &st, &diag) != 0) {
         if (!diag.text[0]) abort();
+        return;
+    }
+    const uint32_t block = choice & CHOICE_BLOCKS ? 2 : 0;
+    const struct shore__quantization q = {(choice & CHOICE_METHOD) / 4, SHORE__ST_BF16, {block, block}};
+    if (shore__quantized_resolve(st, &q, &diag) != 0) {
+        if (!diag.text[0]) abort();
+        shore__safetensors_close(st);
         return;
     }
     float *out = malloc(ELEMS_MOST * sizeof *out);
@@ -56,6 +66,12 @@ static void read_all(void) {
         if (shore__safetensors_read(st, t, t->elems, 1, out, &diag) == 0) abort();
         if (t->rank == 2 && t->elems <= ELEMS_MOST && t->shape[0] < ELEMS_MOST && t->shape[1] < ELEMS_MOST)
             (void)shore__safetensors_read_transposed(st, t, 0, t->shape[1], out, &diag);
+        if (t->rank > 1 && t->shape[0]) {
+            struct shore__st_tensor slice = shore__safetensors_slice(t, t->shape[0] - 1);
+            count = slice.elems < ELEMS_MOST ? slice.elems : ELEMS_MOST;
+            rc = shore__safetensors_read(st, &slice, slice.elems - count, count, out, &diag);
+            if (rc != 0 && t->type != SHORE__ST_OTHER) abort();
+        }
         if (shore__safetensors_find(st, t->name) != t) abort();
     }
     free(out);
@@ -88,7 +104,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     } else {
         put_file("model.safetensors", length, choice & CHOICE_LENGTH ? 8 : 0, data, bytes);
     }
-    read_all();
+    read_all(choice);
     drop_file("model.safetensors.index.json");
     drop_file("model.safetensors");
     drop_file("a.safetensors");
