@@ -68,7 +68,7 @@ static int import(const struct shore__parsed *parsed, void *ctx) {
     char processor[SHORE__PROCESSOR_BYTES];
     uint64_t minimum_bytes = 0;
     int rc = name_model(s, parsed->positional[0], &diag);
-    if (!rc) rc = shore__train_take_drives(args, &diag);
+    if (!rc) rc = shore__train_take_names(args, &diag);
     if (!rc && !s->data.count && (s->val_data.count || s->val_share > 0 || s->epochs > 0))
         rc = shore__fail(&diag, SHORE_EUSAGE, "--val-data, --val-share and --epochs need --data FILE...");
     if (!rc && !s->drives.count) rc = shore__fail(&diag, SHORE_EUSAGE, "where is the state to live? Give --drive DIR");

@@ -50,7 +50,7 @@ static int check_room(struct shore__train_args *a, bool named, const struct shor
 static int check(struct shore__train_args *a, const struct shore__parsed *parsed, struct shore__model **model,
                  struct shore_diag *diag) {
     struct shore__settings *s = &a->settings;
-    int rc = shore__train_take_drives(a, diag);
+    int rc = shore__train_take_names(a, diag);
     if (!rc) rc = shore__train_check_given(parsed, s, s->val_data.count || s->val_share > 0, diag);
     if (!rc) rc = shore__settings_check(s, diag);
     if (!rc) rc = find_model(s, model, diag);

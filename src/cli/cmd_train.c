@@ -272,7 +272,7 @@ static void say_of_stop(const struct shore__settings *s, uint64_t made) {
 static int check_fresh(struct shore__train_args *args, const struct shore__parsed *parsed, struct shore__new_run *new,
                        struct ahead *ahead, struct shore__needs *needs, struct shore_diag *diag) {
     struct shore__settings *s = &args->settings;
-    int rc = shore__train_take_drives(args, diag);
+    int rc = shore__train_take_names(args, diag);
     if (!rc) rc = missing(args, diag);
     if (!rc && args->dry_run && !s->drives.count) rc = shore__outlook_assume_drives(s, NULL, diag);
     bool validates = s->val_data.count || s->val_share > 0;

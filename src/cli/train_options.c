@@ -100,11 +100,11 @@ int shore__train_command(const struct shore__command_line *line, int argc, char 
     return code;
 }
 
-int shore__train_take_drives(struct shore__train_args *args, struct shore_diag *diag) {
+int shore__train_take_names(struct shore__train_args *args, struct shore_diag *diag) {
     int rc = 0;
     for (size_t i = 0; !rc && i < args->drives.count; i++)
         rc = shore__addresses_parse(&args->settings.drives, args->drives.item[i], diag);
-    return rc;
+    return rc || args->settings.data.count ? rc : shore__settings_take_mix(&args->settings, diag);
 }
 
 static bool given(const struct shore__parsed *parsed, const char *name) {

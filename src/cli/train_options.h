@@ -24,8 +24,8 @@ extern const struct shore__command_line shore__train_line;
 /* Runs a command whose arguments begin with these; they are zero before. */
 int shore__train_command(const struct shore__command_line *line, int argc, char **argv, struct shore__train_args *args,
                          int (*run)(const struct shore__parsed *parsed, void *args));
-/* Converts --drive to a setting, for a new run. */
-int shore__train_take_drives(struct shore__train_args *args, struct shore_diag *diag);
+/* Converts --drive to a setting, and --mix to the names of the data, for a new run. */
+int shore__train_take_names(struct shore__train_args *args, struct shore_diag *diag);
 
 /* Refuses a given flag that means nothing with the other settings, or notes that it has no effect. validates: there are
  * data for validation. */

@@ -13,8 +13,9 @@
 /* A token file, as run.json records it. */
 struct shore__token_record {
     uint64_t tokens, documents, text_bytes;
-    uint64_t hash;     /* of all tokens */
-    uint64_t bad_rows; /* rows of the data that were skipped */
+    uint64_t hash;                  /* of all tokens */
+    uint64_t bad_rows;              /* rows of the data that were skipped */
+    uint64_t ends[SHORE__MIX_MOST]; /* of a mixture: where the parts end */
 };
 
 struct shore__run_private {

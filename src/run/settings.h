@@ -43,11 +43,11 @@ struct shore__settings {
     char *init;      /* preset or config.json, or NULL */
     char *tokenizer; /* directory, or NULL: the model's, or bytes */
     uint64_t seed;
-    struct shore__strings data, val_data;
-    char *text_field;   /* of records: the key of their text */
-    bool all_count;     /* prompts count in the loss, too */
-    bool packs;         /* records are joined; otherwise each is a sequence */
-    bool skip_bad_rows; /* skips and counts bad rows; otherwise the first is an error */
+    struct shore__strings data, mix, val_data; /* mix: "NAME=WEIGHT" for each name of data, or none */
+    char *text_field;                          /* of records: the key of their text */
+    bool all_count;                            /* prompts count in the loss, too */
+    bool packs;                                /* records are joined; otherwise each is a sequence */
+    bool skip_bad_rows;                        /* skips and counts bad rows; otherwise the first is an error */
     bool parse_special; /* special tokens in the data's text get their ids; otherwise they are text */
     double val_share;
     uint32_t batch, seq_len; /* seq_len 0: the model's, at most 1,024 */
@@ -121,6 +121,13 @@ bool shore__settings_emulated(const struct shore__settings *s);
 /* Reads --max-writes-per-day: bytes for all drives together, or for each drive; the other is left 0. each: one for each
  * drive; NULL: only checks. SHORE_EUSAGE. */
 int shore__settings_max_writes(const struct shore__settings *s, uint64_t *all, uint64_t *each, struct shore_diag *diag);
+
+/* Makes the names of a mixture the data. SHORE_EUSAGE. */
+int shore__settings_take_mix(struct shore__settings *s, struct shore_diag *diag);
+/* Checks the mixture, if there is one. shares: of each name of data, of SHORE__MIX_SHARES; NULL: not wanted.
+ * SHORE_EUSAGE. */
+#define SHORE__MIX_MOST 64u
+int shore__settings_mix(const struct shore__settings *s, uint32_t *shares, struct shore_diag *diag);
 
 /* Default number of warm-up steps. */
 uint64_t shore__warmup_for(const struct shore__settings *s, uint64_t steps);

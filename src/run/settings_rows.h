@@ -48,6 +48,9 @@
     ROW(LIST, "data", data, IDENTITY, 0, false, 0, 0, "FILE...", \
         "UTF-8 text; records in .jsonl, .ndjson or .json; llm.c's token .bin files (16 and 32 bit); each also " \
         "with .gz or .zst; or a directory, or a quoted pattern such as 'data/*.jsonl'") \
+    ROW(LIST, "mix", mix, IDENTITY, 0, false, 0, 0, "NAME=WEIGHT...", \
+        "instead of --data: several files, directories or patterns, from which sequences come by weight, each of " \
+        "which begins anew at its end") \
     ROW(LIST, "val-data", val_data, IDENTITY, 0, false, 0, 0, "FILE...", \
         "text to validate on") \
     ROW(TEXT, "text-field", text_field, IDENTITY, "text", false, 0, 0, "NAME", \

@@ -23,6 +23,7 @@ struct names {
 
 struct find {
     struct shore__data_files *out;
+    size_t name; /* that stands for the files being found */
     shore__note_fn note;
     void *note_ctx;
     struct names taken, left; /* of the current directory or pattern */
@@ -54,7 +55,7 @@ static int take(struct find *f, const char *path, struct shore_diag *diag) {
         free(copy);
         return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
     }
-    out->file[out->count++] = (struct shore__data_file){copy, (uint64_t)info.st_size};
+    out->file[out->count++] = (struct shore__data_file){copy, (uint64_t)info.st_size, f->name};
     out->total_bytes += (uint64_t)info.st_size;
     return 0;
 }
@@ -218,6 +219,7 @@ int shore__data_files_find(const char *const *names, size_t count, shore__note_f
     int rc = 0;
     *out = (struct shore__data_files){0};
     for (size_t i = 0; rc == 0 && i < count; i++) {
+        f.name = i;
         rc = shore__hub_refuse("", names[i], SHORE__HUB_DATA, diag);
         if (!rc) rc = find_one(&f, names[i], diag);
     }

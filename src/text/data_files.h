@@ -15,6 +15,7 @@ enum shore__data_kind {
 struct shore__data_file {
     char *path;
     uint64_t bytes;
+    size_t name; /* which name it was found by */
 };
 struct shore__data_files {
     struct shore__data_file *file;

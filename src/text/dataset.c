@@ -1,5 +1,6 @@
 #include "text/dataset.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -14,12 +15,20 @@
 #include "files/atomic.h"
 #include "text/token_file.h"
 
+/* Tokens that are read around, and their share of a round. */
+struct part {
+    uint64_t first, count;
+    uint32_t share, shares_before;
+};
+
 struct shore__dataset {
     int fd;
     char *path;
     struct shore__token_header header;
     struct shore__dataset_stats stats;
     uint64_t first, count;
+    struct part *parts; /* of a mixture; or NULL */
+    size_t nparts;
 };
 
 static int check_header(struct shore__dataset *d, struct shore_diag *diag) {
@@ -74,6 +83,7 @@ int shore__dataset_open(const char *path, uint64_t first, uint64_t count, struct
 void shore__dataset_close(struct shore__dataset *d) {
     if (!d) return;
     close(d->fd);
+    free(d->parts);
     free(d->path);
     free(d);
 }
@@ -130,51 +140,62 @@ int shore__dataset_identity(struct shore__dataset *d, shore__progress_fn progres
     return rc;
 }
 
-int shore__dataset_read(struct shore__dataset *d, uint64_t position, size_t count, int32_t *out,
-                        struct shore_diag *diag) {
-    position %= d->count;
-    while (count > 0) {
-        uint64_t until_wrap = d->count - position;
-        size_t n = count < until_wrap ? count : (size_t)until_wrap;
-        /* 16-bit tokens are read into the far half of out, and widened forward */
-        unsigned char *raw = (unsigned char *)out + n * (4 - d->header.width);
-        int rc = shore__read_at(d->fd, raw, n * d->header.width,
-                                SHORE__TOKEN_HEADER_BYTES + (d->first + position) * d->header.width, d->path, diag);
+/* What is read around from this position on. */
+static struct part part_at(const struct shore__dataset *d, uint64_t position) {
+    for (size_t i = 0; i < d->nparts; i++)
+        if (position - d->parts[i].first < d->parts[i].count) return d->parts[i];
+    return (struct part){.count = d->count};
+}
+
+static int read_tokens(struct shore__dataset *d, uint64_t at, size_t n, int32_t *out, struct shore_diag *diag) {
+    /* 16-bit tokens are read into the far half of out, and widened forward */
+    unsigned char *raw = (unsigned char *)out + n * (4 - d->header.width);
+    int rc = shore__read_at(d->fd, raw, n * d->header.width, SHORE__TOKEN_HEADER_BYTES + at * d->header.width, d->path,
+                            diag);
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        int32_t id = (int32_t)(d->header.width == 2 ? shore__get_u16(raw + 2 * i) : shore__get_u32(raw + 4 * i));
+        memcpy(&out[i], &id, 4);
+    }
+    return rc;
+}
+
+/* Sets those of n tokens to -1 that do not count. */
+static int leave_out(struct shore__dataset *d, uint64_t at, size_t n, int32_t *out, struct shore_diag *diag) {
+    unsigned char marks[4096];
+    uint64_t start = SHORE__TOKEN_HEADER_BYTES + shore__token_bytes(&d->header);
+    for (size_t here; n > 0; n -= here, out += here, at += here) {
+        here = sizeof marks * 8 - at % 8;
+        if (here > n) here = n;
+        int rc = shore__read_at(d->fd, marks, (at % 8 + here + 7) / 8, start + at / 8, d->path, diag);
         if (rc) return rc;
-        for (size_t i = 0; i < n; i++) {
-            int32_t id = (int32_t)(d->header.width == 2 ? shore__get_u16(raw + 2 * i) : shore__get_u32(raw + 4 * i));
-            memcpy(&out[i], &id, 4);
-        }
-        out += n;
-        count -= n;
-        position = 0;
+        for (size_t i = 0, bit = at % 8; i < here; i++, bit++)
+            if (!(marks[bit / 8] >> bit % 8 & 1)) out[i] = -1;
     }
     return 0;
 }
 
-/* Sets those of count tokens from position on to -1 that do not count. */
-static int leave_out(struct shore__dataset *d, uint64_t position, size_t count, int32_t *out, struct shore_diag *diag) {
-    unsigned char marks[4096];
-    uint64_t start = SHORE__TOKEN_HEADER_BYTES + shore__token_bytes(&d->header);
-    for (size_t n; count > 0; count -= n, out += n, position += n) {
-        uint64_t bit = d->first + position % d->count, left = d->count - position % d->count;
-        n = sizeof marks * 8 - bit % 8;
-        if (n > left) n = (size_t)left;
-        if (n > count) n = count;
-        int rc = shore__read_at(d->fd, marks, (bit % 8 + n + 7) / 8, start + bit / 8, d->path, diag);
-        if (rc) return rc;
-        for (size_t i = 0; i < n; i++) {
-            size_t at = bit % 8 + i;
-            if (!(marks[at / 8] >> at % 8 & 1)) out[i] = -1;
-        }
+/* Reads count tokens that lie `behind` a position. targets: those that do not count are -1. */
+static int read_around(struct shore__dataset *d, uint64_t position, uint64_t behind, bool targets, size_t count,
+                       int32_t *out, struct shore_diag *diag) {
+    struct part p = part_at(d, position % d->count);
+    uint64_t from = (position % d->count - p.first + behind) % p.count;
+    int rc = 0;
+    for (size_t n; rc == 0 && count > 0; count -= n, out += n, from = 0) {
+        n = count < p.count - from ? count : (size_t)(p.count - from);
+        rc = read_tokens(d, d->first + p.first + from, n, out, diag);
+        if (rc == 0 && targets && d->header.marked) rc = leave_out(d, d->first + p.first + from, n, out, diag);
     }
-    return 0;
+    return rc;
+}
+
+int shore__dataset_read(struct shore__dataset *d, uint64_t position, size_t count, int32_t *out,
+                        struct shore_diag *diag) {
+    return read_around(d, position, 0, false, count, out, diag);
 }
 
 int shore__dataset_targets(struct shore__dataset *d, uint64_t position, size_t count, int32_t *out,
                            struct shore_diag *diag) {
-    int rc = shore__dataset_read(d, position + 1, count, out, diag);
-    return rc || !d->header.marked ? rc : leave_out(d, position + 1, count, out, diag);
+    return read_around(d, position, 1, true, count, out, diag);
 }
 
 bool shore__dataset_marked(const struct shore__dataset *d) {
@@ -189,10 +210,50 @@ uint64_t shore__dataset_predicted(const struct shore__dataset *d) {
     return d->header.row_tokens ? d->count : d->count - 1;
 }
 
+/* ---- order ------------------------------------------------------------------------------------------------------- */
+
+/* Sequences of a mixture come in rounds. Each has as many of a part as its share says, in an order of its own. */
+#define ROUND SHORE__MIX_SHARES
+
+int shore__dataset_mix(struct shore__dataset *d, const uint64_t *ends, const uint32_t *shares, size_t n,
+                       struct shore_diag *diag) {
+    uint64_t first = 0;
+    uint32_t before = 0;
+    if (!(d->parts = calloc(n, sizeof *d->parts))) return shore__out_of_memory(diag);
+    for (d->nparts = 0; d->nparts < n; d->nparts++) {
+        uint64_t end = ends[d->nparts];
+        if (end <= first || end > d->count)
+            return shore__fail(diag, SHORE_EMISMATCH, "%s: is not the mixture that its run was made with", d->path);
+        d->parts[d->nparts] = (struct part){first, end - first, shares[d->nparts], before};
+        first = end;
+        before += shares[d->nparts];
+    }
+    assert(before == ROUND);
+    return 0;
+}
+
+static const struct part *part_of_slot(const struct shore__dataset *d, uint64_t slot) {
+    const struct part *p = d->parts;
+    while (slot - p->shares_before >= p->share)
+        p++;
+    return p;
+}
+
+/* The part of a sequence. *index becomes its number among those of the part. */
+static const struct part *choose(const struct shore__dataset *d, uint64_t seed, uint64_t *index) {
+    uint64_t round = *index / ROUND, turn = *index % ROUND, earlier = 0;
+    const struct part *p = part_of_slot(d, shore__permute(seed, round, ROUND, turn));
+    for (uint64_t i = 0; i < turn; i++)
+        earlier += part_of_slot(d, shore__permute(seed, round, ROUND, i)) == p;
+    *index = round * p->share + earlier;
+    return p;
+}
+
 uint64_t shore__dataset_position(const struct shore__dataset *d, uint64_t index, size_t seq_len, bool shuffle,
                                  uint64_t seed) {
-    if (!shuffle) return (uint64_t)((unsigned __int128)index * seq_len % d->count);
-    uint64_t sequences = d->count / seq_len;
+    const struct part whole = {.count = d->count}, *p = d->parts ? choose(d, seed, &index) : &whole;
+    if (!shuffle) return p->first + (uint64_t)((unsigned __int128)index * seq_len % p->count);
+    uint64_t sequences = p->count / seq_len;
     if (sequences == 0) sequences = 1;
-    return seq_len * shore__permute(seed, index / sequences, sequences, index % sequences) % d->count;
+    return p->first + seq_len * shore__permute(seed, index / sequences, sequences, index % sequences) % p->count;
 }

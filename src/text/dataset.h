@@ -26,6 +26,7 @@ struct shore__reading {
     bool all_count;         /* prompts count in the loss, too */
     uint32_t row_tokens;    /* each row is a sequence of so many tokens, cut or padded; 0: rows are joined */
     uint64_t memory_bytes;  /* the budget; 0: none */
+    uint64_t *ends;         /* NULL, or what each name's tokens end at; then no end of text joins those of two names */
 };
 /* Tokenizes the named files, directories and patterns into path, a token file with a checked header. Accepts UTF-8
  * text; .jsonl, .ndjson and .json with records that have a text field; and llm.c's .bin (16-bit magic 20240520 and
@@ -50,11 +51,16 @@ int shore__dataset_take(int fd, const char *name, uint64_t first, uint64_t count
 void shore__dataset_close(struct shore__dataset *d);
 uint64_t shore__dataset_tokens(const struct shore__dataset *d);
 const struct shore__dataset_stats *shore__dataset_stats(const struct shore__dataset *d); /* of the whole file */
+/* Mixes parts of the tokens in use, each of which is read around by itself: ends[i] is behind the last token of part i,
+ * shares[i] its share of the sequences. They add up to SHORE__MIX_SHARES. */
+#define SHORE__MIX_SHARES 1000u
+int shore__dataset_mix(struct shore__dataset *d, const uint64_t *ends, const uint32_t *shares, size_t n,
+                       struct shore_diag *diag);
 /* Checksum and number of the tokens in use, for the run's identity. First compares all of the file with its own
  * checksum (SHORE_ECORRUPT). progress (NULL: none) counts bytes; nonzero from it stops with -ECANCELED. */
 int shore__dataset_identity(struct shore__dataset *d, shore__progress_fn progress, void *ctx, uint64_t *hash,
                             struct shore_diag *diag);
-/* Reads count tokens from position on as int32, wrapping at the end. */
+/* Reads count tokens from position on as int32, wrapping at the end of all of them, or of the part of a mixture. */
 int shore__dataset_read(struct shore__dataset *d, uint64_t position, size_t count, int32_t *out,
                         struct shore_diag *diag);
 /* Reads the tokens behind each of these: what is predicted. -1: it does not count in the loss. */
@@ -68,7 +74,8 @@ uint32_t shore__dataset_row_tokens(const struct shore__dataset *d);
  * a sequence all, because the first token of a row never counts. */
 uint64_t shore__dataset_predicted(const struct shore__dataset *d);
 /* Start of sequence `index` (0, 1, ... over all steps) of length T. Without shuffle: index * T modulo tokens. Shuffled:
- * T * permute(seed, e, n, index mod n) in epoch e = index / n of the n = max(1, tokens / T) whole sequences. */
+ * T * permute(seed, e, n, index mod n) in epoch e = index / n of the n = max(1, tokens / T) whole sequences. Of a
+ * mixture: the same within a part, whose turn follows from seed and index. */
 uint64_t shore__dataset_position(const struct shore__dataset *d, uint64_t index, size_t seq_len, bool shuffle,
                                  uint64_t seed);
 

@@ -196,12 +196,24 @@ static int read_file(struct shore__reader *r, const struct shore__data_file *fil
     return rc;
 }
 
+/* Ends the part of a mixture behind its last file. */
+static int end_part(struct shore__reader *r, const struct shore__data_files *files, size_t i, struct shore_diag *diag) {
+    uint64_t *ends = r->how->ends;
+    size_t name = files->file[i].name;
+    if (!ends || (i + 1 < files->count && files->file[i + 1].name == name)) return 0;
+    int rc = shore__token_writer_part(r->writer, &ends[name], diag);
+    if (rc || ends[name] > (name ? ends[name - 1] : 0)) return rc;
+    return shore__fail(diag, SHORE_EINPUT, "%s: the data is empty: not one token is in it", files->file[i].path);
+}
+
 static int read_all(struct shore__reader *r, const struct shore__data_files *files, const char *first,
                     struct shore__dataset_stats *stats, struct shore_diag *diag) {
     int rc = 0;
     r->total_bytes = files->total_bytes;
-    for (size_t i = 0; rc == 0 && i < files->count; i++)
+    for (size_t i = 0; rc == 0 && i < files->count; i++) {
         rc = read_file(r, &files->file[i], diag);
+        if (rc == 0) rc = end_part(r, files, i, diag);
+    }
     r->file = NULL;
     if (rc == 0) say_of_files(r);
     if (rc == 0) rc = shore__reader_report(r, diag);

@@ -230,6 +230,13 @@ int shore__token_writer_open(const struct shore__tokenizer *tokenizer, const str
     return 0;
 }
 
+int shore__token_writer_part(struct shore__token_writer *w, uint64_t *end, struct shore_diag *diag) {
+    int rc = shore__encoders_drain(w->encoders, diag);
+    *end = w->stats.tokens;
+    w->after_row = true;
+    return rc;
+}
+
 int shore__token_writer_finish(struct shore__token_writer *w, const char *what, struct shore__dataset_stats *stats,
                                struct shore_diag *diag) {
     unsigned char raw[SHORE__TOKEN_HEADER_BYTES];

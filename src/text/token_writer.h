@@ -25,6 +25,8 @@ int shore__token_writer_tokens(struct shore__token_writer *w, const uint32_t *id
  * its length. */
 int shore__token_writer_row(struct shore__token_writer *w, const uint32_t *ids, const bool *counts, size_t count,
                             struct shore_diag *diag);
+/* Ends a part of the data: no end of text joins it to the next one. *end: number of tokens so far. */
+int shore__token_writer_part(struct shore__token_writer *w, uint64_t *end, struct shore_diag *diag);
 /* what: name of the data, for the message that it is empty. */
 int shore__token_writer_finish(struct shore__token_writer *w, const char *what, struct shore__dataset_stats *stats,
                                struct shore_diag *diag);

@@ -332,7 +332,7 @@ static int run_trials(struct verify *v, struct trial *trials, size_t count) {
 
 static int check(struct verify *v, struct shore_diag *diag) {
     struct shore__settings *s = &v->args.settings;
-    int rc = shore__train_take_drives(&v->args, diag);
+    int rc = shore__train_take_names(&v->args, diag);
     if (rc) return rc;
     if (!s->data.count) return shore__fail(diag, SHORE_EUSAGE, "which text? Give --data FILE...");
     if (!s->drives.count) return shore__fail(diag, SHORE_EUSAGE, "which drives? Give --drive DIR, a directory on each");

@@ -19,6 +19,10 @@ static json_t *tokens_json(const struct shore__token_record *r) {
     json_t *j = json_pack("{s:I, s:I, s:I, s:s}", "tokens", (json_int_t)r->tokens, "documents",
                           (json_int_t)r->documents, "text_bytes", (json_int_t)r->text_bytes, "hash", hash);
     if (j && r->bad_rows) json_object_set_new(j, "bad_rows", json_integer((json_int_t)r->bad_rows));
+    json_t *ends = r->ends[0] ? json_array() : NULL;
+    for (size_t i = 0; ends && i < SHORE__MIX_MOST && r->ends[i]; i++)
+        json_array_append_new(ends, json_integer((json_int_t)r->ends[i]));
+    if (j && ends) json_object_set_new(j, "ends", ends);
     return j;
 }
 
@@ -113,6 +117,9 @@ static bool read_count(const json_t *j, const char *key, uint64_t *out) {
 
 static bool read_tokens(const json_t *j, struct shore__token_record *out) {
     const char *hash = json_string_value(json_object_get(j, "hash"));
+    const json_t *ends = json_object_get(j, "ends");
+    for (size_t i = 0; i < json_array_size(ends) && i < SHORE__MIX_MOST; i++)
+        out->ends[i] = (uint64_t)json_integer_value(json_array_get(ends, i));
     return hash && strlen(hash) == 16 && sscanf(hash, "%16" SCNx64, &out->hash) == 1 &&
            read_count(j, "tokens", &out->tokens) && read_count(j, "documents", &out->documents) &&
            read_count(j, "text_bytes", &out->text_bytes) &&

@@ -15,6 +15,7 @@ static int tokenize(struct shore__run *run, const struct shore__strings *files, 
     struct shore__dataset *whole = NULL;
     const struct shore__path path = shore__path_in(directory, name);
     const struct shore__settings *s = &run->settings;
+    *out = (struct shore__token_record){.tokens = 0};
     const struct shore__reading how = {
         .parse_special = s->parse_special,
         .threads = s->threads,
@@ -27,13 +28,14 @@ static int tokenize(struct shore__run *run, const struct shore__strings *files, 
         .all_count = s->all_count,
         .row_tokens = s->packs ? 0 : s->seq_len,
         .memory_bytes = s->memory_bytes,
+        .ends = files == &s->data && s->mix.count ? out->ends : NULL,
     };
     int rc = shore__dataset_build((const char *const *)files->item, files->count, &how, run->tokenizer,
                                   run->model->arch.vocab, path.text, &stats, diag);
-    *out = (struct shore__token_record){.tokens = stats.tokens,
-                                        .documents = stats.documents,
-                                        .text_bytes = stats.text_bytes,
-                                        .bad_rows = stats.bad_rows};
+    out->tokens = stats.tokens;
+    out->documents = stats.documents;
+    out->text_bytes = stats.text_bytes;
+    out->bad_rows = stats.bad_rows;
     if (rc == 0) rc = shore__dataset_open(path.text, 0, 0, &whole, diag);
     if (rc == 0) rc = shore__dataset_identity(whole, NULL, NULL, &out->hash, diag);
     if (rc == 0 && out->tokens < 2)
@@ -85,7 +87,11 @@ static int open_tokens(const char *directory, const char *name, uint64_t first, 
 int shore__run_open_data(struct shore__run *run, const char *directory, struct shore_diag *diag) {
     const struct shore__run_private *p = run->private;
     struct shore__dataset *train = NULL, *val = NULL;
+    uint32_t shares[SHORE__MIX_MOST];
     int rc = p->data.tokens ? open_tokens(directory, "tokens.bin", 0, p->train_tokens, &p->data, &train, diag) : 0;
+    if (rc == 0 && run->settings.mix.count) rc = shore__settings_mix(&run->settings, shares, diag);
+    if (rc == 0 && run->settings.mix.count)
+        rc = shore__dataset_mix(train, p->data.ends, shares, run->settings.mix.count, diag);
     if (rc == 0 && p->val_data.tokens)
         rc = open_tokens(directory, "val.bin", 0, 0, &p->val_data, &val, diag);
     else if (rc == 0 && p->val_tokens)

@@ -1,0 +1,111 @@
+/* Data mixed by weight: how many sequences of each part come, in which order, and that each is read around by itself.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "seed.h"
+#include "text/dataset.h"
+
+static char directory[64], tokens[96];
+
+static int setup(void **state) {
+    (void)state;
+    strcpy(directory, "/tmp/shore-mix-XXXXXX");
+    snprintf(tokens, sizeof tokens, "%s", "");
+    if (!mkdtemp(directory)) return -1;
+    snprintf(tokens, sizeof tokens, "%s/tokens", directory);
+    return 0;
+}
+
+static int teardown(void **state) {
+    char command[128];
+    (void)state;
+    snprintf(command, sizeof command, "rm -r '%s'", directory);
+    return system(command);
+}
+
+/* Three files of a, b and c, of these lengths. */
+static struct shore__dataset *build(const size_t lengths[3], uint64_t ends[3]) {
+    struct shore__tokenizer *t;
+    struct shore__dataset *d;
+    struct shore_diag diag;
+    char paths[3][96];
+    const char *names[3];
+    for (int i = 0; i < 3; i++) {
+        snprintf(paths[i], sizeof paths[i], "%s/%c.txt", directory, 'a' + i);
+        names[i] = paths[i];
+        FILE *f = fopen(paths[i], "w");
+        for (size_t k = 0; k < lengths[i]; k++)
+            fputc('a' + i, f);
+        fclose(f);
+    }
+    const struct shore__reading how = {.ends = ends};
+    assert_int_equal(shore__tokenizer_bytes(&t), 0);
+    if (shore__dataset_build(names, 3, &how, t, 257, tokens, NULL, &diag)) fail_msg("%s", diag.text);
+    shore__tokenizer_close(t);
+    assert_int_equal(shore__dataset_open(tokens, 0, 0, &d, &diag), 0);
+    return d;
+}
+
+static void sequences_come_by_weight(void **state) {
+    enum { T = 10 };
+    const size_t lengths[3] = {1000, 45, 7};
+    const uint32_t shares[3] = {700, 297, 3};
+    uint64_t ends[3], seed = test_seed();
+    struct shore_diag diag;
+    struct shore__dataset *d = build(lengths, ends);
+    assert_int_equal(ends[0], 1000);
+    assert_int_equal(ends[1], 1045);
+    assert_int_equal(ends[2], 1052);
+    assert_int_equal(shore__dataset_mix(d, ends, shares, 3, &diag), 0);
+    for (int shuffle = 0; shuffle < 2; shuffle++) {
+        uint64_t seen[3] = {0}, sums[2] = {0};
+        for (uint64_t i = 0; i < 2 * SHORE__MIX_SHARES; i++) {
+            uint64_t at = shore__dataset_position(d, i, T, shuffle, seed);
+            int32_t ids[T], targets[T];
+            assert_int_equal(shore__dataset_read(d, at, T, ids, &diag), 0);
+            assert_int_equal(shore__dataset_targets(d, at, T, targets, &diag), 0);
+            for (int k = 0; k < T; k++) /* around in its part */
+                assert_true(ids[k] == ids[0] && targets[k] == ids[0]);
+            int part = ids[0] - 'a';
+            uint64_t first = part ? ends[part - 1] : 0;
+            if (!shuffle) assert_int_equal(at, first + seen[part] * T % lengths[part]);
+            if (part == 0) sums[seen[0] / 700] += at;
+            seen[part]++;
+            assert_int_equal(at, shore__dataset_position(d, i, T, shuffle, seed));
+        }
+        for (int p = 0; p < 3; p++)
+            assert_int_equal(seen[p], 2 * shares[p]);
+        assert_int_equal(sums[0], sums[1]); /* seven epochs each */
+    }
+    shore__dataset_close(d);
+}
+
+static void parts_that_do_not_fit_are_refused(void **state) {
+    const size_t lengths[3] = {20, 30, 40};
+    const uint32_t shares[3] = {500, 400, 100};
+    uint64_t ends[3], beyond[3] = {20, 50, 91}, empty[3] = {20, 20, 90};
+    struct shore_diag diag;
+    struct shore__dataset *d = build(lengths, ends);
+    assert_int_equal(shore__dataset_mix(d, beyond, shares, 3, &diag), SHORE_EMISMATCH);
+    shore__dataset_close(d);
+    assert_int_equal(shore__dataset_open(tokens, 0, 0, &d, &diag), 0);
+    assert_int_equal(shore__dataset_mix(d, empty, shares, 3, &diag), SHORE_EMISMATCH);
+    shore__dataset_close(d);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sequences_come_by_weight),
+        cmocka_unit_test(parts_that_do_not_fit_are_refused),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
