@@ -164,7 +164,7 @@ struct shore__opened {
 };
 /* The options that `eval` and `generate` share, as rows of their tables. */
 struct shore__model_args {
-    char *tokenizer;
+    char *tokenizer, *adapter;
     char *snapshot;
     struct shore__strings moved; /* OLD=NEW */
     uint64_t memory;
@@ -177,6 +177,8 @@ struct shore__model_args {
 #define SHORE__MODEL_OPTIONS(target, field)                                                                         \
     SHORE__OPTION(target, TEXT, "tokenizer", field.tokenizer, "DIR|bytes",                                          \
                   "of a model directory that has none; otherwise its own"),                                         \
+        SHORE__OPTION(target, TEXT, "adapter", field.adapter, "DIR",                                                \
+                      "a PEFT adapter (LoRA, DoRA) to merge into a model directory's weights as they are read"),    \
         SHORE__OPTION(target, SIZE, "memory", field.memory, "SIZE",                                                 \
                       "the budget; otherwise half of the machine's memory"),                                        \
         SHORE__CHOICE(target, "precision", field.precision, "auto|bf16|fp32",                                       \

@@ -61,13 +61,14 @@ int shore__cli_open_run(const char *path, const struct shore__strings *moved, co
     return rc;
 }
 
-static int open_directory(const char *path, const char *tokenizer, const struct shore__strings *data,
+static int open_directory(const char *path, const struct shore__model_args *a, const struct shore__strings *data,
                           struct shore__opened *out, struct shore_diag *diag) {
-    struct shore__settings settings = {.model = (char *)path, .tokenizer = (char *)tokenizer}; /* borrowed */
+    struct shore__settings settings = {.model = (char *)path, .tokenizer = a->tokenizer}; /* borrowed */
     if (data) settings.data = *data;
     int rc = shore__model_from_directory(path, &out->model, diag);
     if (!rc) rc = shore__run_tokenizer_of(&settings, &out->tokenizer, diag);
     if (!rc) rc = shore__source_directory(out->model, path, &out->source, diag);
+    if (!rc && a->adapter) rc = shore__source_merge(out->source, a->adapter, diag);
     if (!rc) shore__cli_say_model(out->model, false);
     return rc;
 }
@@ -77,14 +78,18 @@ int shore__cli_open(const char *path, const struct shore__model_args *a, const s
     *out = (struct shore__opened){0};
     struct stat st;
     const struct shore__shown escaped = shore__shown(path);
+    bool there = stat(path, &st) == 0, is_run = there && (shore__is_run(path) || shore__run_is_half_replaced(path));
     int rc;
-    if (stat(path, &st)) {
+    if (!there) {
         rc = shore__hub_refuse("", path, SHORE__HUB_MODEL, diag);
         if (!rc) rc = shore__fail(diag, SHORE_EMISSING, "%s: no such run or model directory", escaped.text);
-    } else if (a->tokenizer && (shore__is_run(path) || shore__run_is_half_replaced(path)))
+    } else if (is_run && a->tokenizer)
         rc = shore__fail(diag, SHORE_EUSAGE, "--tokenizer is for a model directory: the run %s has its own",
                          escaped.text);
-    else if (shore__is_run(path) || shore__run_is_half_replaced(path))
+    else if (is_run && a->adapter)
+        rc = shore__fail(diag, SHORE_EUSAGE, "--adapter is for a model directory, and %s is a run: export it first",
+                         escaped.text);
+    else if (is_run)
         rc = shore__cli_open_run(path, &a->moved, a->snapshot, false, out, diag);
     else if (shore__run_is_unmade(path))
         rc = shore__not_a_run(path, diag);
@@ -93,7 +98,7 @@ int shore__cli_open(const char *path, const struct shore__model_args *a, const s
     else if (a->snapshot)
         rc = shore__fail(diag, SHORE_EUSAGE, "--snapshot names one of a run: %s is no run", escaped.text);
     else
-        rc = open_directory(path, a->tokenizer, data, out, diag);
+        rc = open_directory(path, a, data, out, diag);
     if (rc) shore__cli_close(out);
     return rc;
 }

@@ -179,8 +179,12 @@ int shore__train_resolve(struct shore__train_args *args, const struct shore__mod
     if ((uint64_t)args->settings.batch * args->settings.seq_len > STEP_TOKENS_MOST)
         return shore__fail(diag, SHORE_EUSAGE, "--batch %u times --seq-len %u: a step takes %u tokens at most",
                            args->settings.batch, args->settings.seq_len, STEP_TOKENS_MOST);
-    if (!args->settings.model || args->settings.updates_before) return 0;
-    return shore__moments_updates(args->settings.model, args->settings.optimizer, &args->settings.updates_before, diag);
+    struct shore__settings *s = &args->settings;
+    if (s->model && !s->updates_before) rc = shore__moments_updates(s->model, s->optimizer, &s->updates_before, diag);
+    if (rc || !s->adapter || !s->updates_before) return rc;
+    return shore__fail(diag, SHORE_EUSAGE,
+                       "--adapter: %s holds moments of its own weights, not of the merged ones: remove their directory",
+                       shore__shown(s->model).text);
 }
 
 int shore__train_model(struct shore__train_args *args, const struct shore__parsed *parsed, bool validates,

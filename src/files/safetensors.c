@@ -199,13 +199,18 @@ static int drop_copies(struct shore__safetensors *st, struct shore_diag *diag) {
 }
 
 int shore__safetensors_open(const char *directory, struct shore__safetensors **out, struct shore_diag *diag) {
+    return shore__safetensors_open_file(directory, NULL, out, diag);
+}
+
+int shore__safetensors_open_file(const char *directory, const char *name, struct shore__safetensors **out,
+                                 struct shore_diag *diag) {
     struct shore__safetensors *st = calloc(1, sizeof *st);
     bool indexed = false;
     if (!st || !(st->directory = strdup(directory))) {
         free(st);
         return shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
     }
-    int rc = find_files(st, &indexed, diag);
+    int rc = name ? add_file(st, name, diag) : find_files(st, &indexed, diag);
     for (uint32_t f = 0; rc == 0 && f < st->nfiles; f++)
         rc = open_file(st, f, diag);
     if (rc == 0 && st->ntensors) qsort(st->tensors, st->ntensors, sizeof *st->tensors, by_name_and_file);

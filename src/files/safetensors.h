@@ -57,6 +57,9 @@ struct shore__safetensors {
  * Where two shards hold a tensor, the index says which counts. Shard names must stay in the directory or below it;
  * links as in the Hugging Face cache are followed. */
 int shore__safetensors_open(const char *directory, struct shore__safetensors **out, struct shore_diag *diag);
+/* Opens one file of a directory; name NULL: as above. */
+int shore__safetensors_open_file(const char *directory, const char *name, struct shore__safetensors **out,
+                                 struct shore_diag *diag);
 void shore__safetensors_close(struct shore__safetensors *st);
 const struct shore__st_tensor *shore__safetensors_find(const struct shore__safetensors *st, const char *name);
 /* Whether its elements are numbers that a weight may have. */

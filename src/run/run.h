@@ -75,6 +75,8 @@ struct shore__source;
 int shore__source_init(const struct shore__model *m, uint64_t seed, struct shore__source **out);
 int shore__source_directory(const struct shore__model *m, const char *directory, struct shore__source **out,
                             struct shore_diag *diag);
+/* Merges a PEFT adapter's directory into a directory's tensors as they are read: see run/exchange/adapter.h. */
+int shore__source_merge(struct shore__source *source, const char *adapter, struct shore_diag *diag);
 /* The source is of second moments: negative numbers are refused, too. */
 void shore__source_holds_squares(struct shore__source *source);
 /* Reads segments [segment, segment + count) of a block as fp32, canonical. Refuses NaN and infinity. */

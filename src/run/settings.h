@@ -40,6 +40,7 @@ enum shore__setting_role shore__role_of_setting(const char *key);
 struct shore__settings {
     /* identity: may change bits */
     char *model;     /* directory, or NULL */
+    char *adapter;   /* directory, or NULL */
     char *init;      /* preset or config.json, or NULL */
     char *tokenizer; /* directory, or NULL: the model's, or bytes */
     uint64_t seed;

@@ -31,6 +31,8 @@
 #define SHORE__SETTINGS_OF_MODEL(ROW) \
     ROW(TEXT, "model", model, IDENTITY, NULL, false, 0, 0, "DIR", \
         "a Hugging Face directory to start from: config.json, safetensors, tokenizer") \
+    ROW(TEXT, "adapter", adapter, IDENTITY, NULL, false, 0, 0, "DIR", \
+        "a PEFT adapter (LoRA, DoRA) to merge into the weights of --model as they are read") \
     ROW(TEXT, "init", init, IDENTITY, NULL, false, 0, 0, "NAME|FILE", \
         "random weights: gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1.5b, llama3-8b, llama3-70b, llama3-405b, gpt2-tiny, " \
         "gpt2-small, llama-tiny, or a config.json") \

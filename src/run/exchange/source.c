@@ -6,6 +6,7 @@
 #include "base/diag.h"
 #include "files/safetensors.h"
 #include "number/bf16.h"
+#include "run/exchange/adapter.h"
 #include "run/exchange/tensors.h"
 #include "run/run.h"
 
@@ -16,6 +17,7 @@ struct shore__source {
     struct shore__contents *contents;        /* what is wanted of them */
     const struct shore__st_tensor **tensors; /* of each of its shapes */
     bool *used;                              /* by index into files->tensors */
+    struct shore__adapter *adapter;          /* merged into them; NULL: none */
     float *row;                              /* a whole row, if only a span of it is wanted */
     bool squares;                            /* means or sums of squares, of which none is negative */
 };
@@ -35,6 +37,7 @@ void shore__source_holds_squares(struct shore__source *s) {
 
 void shore__source_close(struct shore__source *s) {
     if (!s) return;
+    shore__adapter_close(s->adapter);
     shore__safetensors_close(s->files);
     shore__contents_free(s->contents);
     free(s->tensors);
@@ -133,15 +136,17 @@ static int check_values(const struct shore__source *s, uint32_t number, uint64_t
 }
 
 /* Reads columns [from, end) of one row of a transposed part. */
-static int read_row_span(struct shore__source *s, const struct shore__st_tensor *t, uint64_t row, uint64_t from,
-                         uint64_t end, float *out, struct shore_diag *diag) {
-    int rc = shore__safetensors_read_transposed(s->files, t, row, 1, s->row, diag);
+static int read_row_span(struct shore__source *s, const struct shore__safetensors *files,
+                         const struct shore__st_tensor *t, uint64_t row, uint64_t from, uint64_t end, float *out,
+                         struct shore_diag *diag) {
+    int rc = shore__safetensors_read_transposed(files, t, row, 1, s->row, diag);
     if (rc == 0) memcpy(out, s->row + from, (end - from) * sizeof *out);
     return rc;
 }
 
-static int read_transposed(struct shore__source *s, const struct shore__st_tensor *t, uint64_t cols, uint64_t first,
-                           uint64_t count, float *out, struct shore_diag *diag) {
+static int read_transposed(struct shore__source *s, const struct shore__safetensors *files,
+                           const struct shore__st_tensor *t, uint64_t cols, uint64_t first, uint64_t count, float *out,
+                           struct shore_diag *diag) {
     uint64_t end = first + count;
     while (first < end) {
         uint64_t row = first / cols, col = first % cols, taken = 0;
@@ -149,17 +154,32 @@ static int read_transposed(struct shore__source *s, const struct shore__st_tenso
         if (col != 0 || end - first < cols) {
             uint64_t stop = end - first < cols - col ? col + (end - first) : cols;
             taken = stop - col;
-            rc = read_row_span(s, t, row, col, stop, out, diag);
+            rc = read_row_span(s, files, t, row, col, stop, out, diag);
         } else {
             uint64_t rows = (end - first) / cols;
             taken = rows * cols;
-            rc = shore__safetensors_read_transposed(s->files, t, row, rows, out, diag);
+            rc = shore__safetensors_read_transposed(files, t, row, rows, out, diag);
         }
         if (rc < 0) return rc;
         first += taken;
         out += taken;
     }
     return 0;
+}
+
+/* Reads canonical elements of a tensor as the files have them. */
+static int read_base(void *ctx, uint32_t number, uint64_t first, uint64_t count, float *out, struct shore_diag *diag) {
+    struct shore__source *s = ctx;
+    const struct shore_shape *shape = &s->contents->shapes[number];
+    const struct shore__safetensors *files = s->files;
+    const struct shore__st_tensor *t = shore__adapter_instead(s->adapter, number, &files);
+    if (!t) t = s->tensors[number];
+    return shape->transposed ? read_transposed(s, files, t, shape->dims[0], first, count, out, diag)
+                             : shore__safetensors_read(files, t, first, count, out, diag);
+}
+
+int shore__source_merge(struct shore__source *s, const char *directory, struct shore_diag *diag) {
+    return shore__adapter_open(directory, s->contents, s->model->arch.model_type, read_base, s, &s->adapter, diag);
 }
 
 int shore__source_read(struct shore__source *s, uint32_t block, uint32_t segment, uint32_t count, float *out,
@@ -178,8 +198,8 @@ int shore__source_read(struct shore__source *s, uint32_t block, uint32_t segment
         uint64_t a = first > start ? first : start, b = end < stop ? end : stop;
         if (shape->block != block || a >= b) continue;
         float *to = out + (a - first);
-        rc = shape->transposed ? read_transposed(s, t, shape->dims[0], a - start, b - a, to, diag)
-                               : shore__safetensors_read(s->files, t, a - start, b - a, to, diag);
+        rc = read_base(s, i, a - start, b - a, to, diag);
+        if (rc == 0) rc = shore__adapter_merge(s->adapter, i, a - start, b - a, to, diag);
         if (rc == 0) rc = check_values(s, i, a - start, b - a, to, diag);
     }
     return rc;

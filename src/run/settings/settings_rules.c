@@ -48,6 +48,8 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
         return shore__fail(diag, SHORE_EUSAGE,
                            "which model? Give --model (a directory) or --init (a preset or a config.json)");
     if (s->model && s->init) return shore__fail(diag, SHORE_EUSAGE, "give --model or --init, not both");
+    if (s->adapter && !s->model)
+        return shore__fail(diag, SHORE_EUSAGE, "--adapter needs --model, whose weights it changes");
     if (s->val_data.count > 0 && s->val_share > 0)
         return shore__fail(diag, SHORE_EUSAGE, "give --val-data or --val-share, not both");
     for (size_t i = 0; i < s->drives.count && (s->snapshot_every || s->keep_best); i++)

@@ -47,9 +47,8 @@ static int refuse_adapter(const char *directory, struct shore_diag *diag) {
     }
     return shore__fail(
         diag, SHORE_EINPUT,
-        "%s: holds an adapter of PEFT (adapter_config.json)%s%s, not a model: merge it first, in Python with "
-        "peft: AutoPeftModelForCausalLM.from_pretrained(DIR).merge_and_unload().save_pretrained(OUT), and name "
-        "OUT; if it is merged into weights that lie here already, remove adapter_config.json",
+        "%s: holds an adapter of PEFT (adapter_config.json)%s%s, not a model: name the model's directory, and this "
+        "one with --adapter; if it is merged into weights that lie here already, remove adapter_config.json",
         shore__shown(directory).text, base[0] ? " for " : "", base);
 }
 

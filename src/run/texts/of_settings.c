@@ -189,6 +189,7 @@ static const char *read_as(const struct shore__settings *s, const struct stat *f
         bool data;
     } inputs[] = {
         {"model", (const char *const *)&s->model, s->model != NULL, false},
+        {"adapter", (const char *const *)&s->adapter, s->adapter != NULL, false},
         {"init", (const char *const *)&s->init, s->init && !is_preset(s->init), false},
         {"tokenizer", (const char *const *)&s->tokenizer, s->tokenizer && strcmp(s->tokenizer, "bytes") != 0, false},
         {"data", (const char *const *)s->data.item, s->data.count, true},

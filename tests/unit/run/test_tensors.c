@@ -330,8 +330,8 @@ static void an_adapter_is_no_model(void **state) {
     write_text("model/adapter_config.json", "{\"base_model_name_or_path\": \"some/base\", \"peft_type\": \"LORA\"}");
     assert_int_equal(shore__model_from_directory("model", &m, &diag), SHORE_EINPUT);
     assert_says(diag,
-                "model: holds an adapter of PEFT (adapter_config.json) for some/base, not a model: merge it first");
-    assert_says(diag, "merge_and_unload().save_pretrained(OUT)");
+                "model: holds an adapter of PEFT (adapter_config.json) for some/base, not a model: name the model's "
+                "directory, and this one with --adapter");
     shore__settings_defaults(&s);
     s.model = strdup("model");
     assert_int_equal(shore__run_tokenizer_of(&s, &tokenizer, &diag), SHORE_EINPUT);

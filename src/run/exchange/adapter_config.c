@@ -1,0 +1,228 @@
+#include "run/exchange/adapter_config.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "text/pattern.h"
+
+__attribute__((format(printf, 4, 5))) static int refuse(const struct shore__adapter_config *c, const char *key,
+                                                        struct shore_diag *diag, const char *format, ...) {
+    char what[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    return shore__fail(diag, SHORE_EINPUT, "%s: \"%s\" %s", c->path, shore__shown(key).text, what);
+}
+
+/* ---- which keys count -------------------------------------------------------------------------------------------- */
+
+/* Keys of LoraConfig that this file reads, that only say how training began or went on, or whose tensors say enough:
+ * an adapter's tensors decide about biases and modules that were saved whole, a layer's kind about fan_in_fan_out. */
+static const char known[] =
+    " peft_type r lora_alpha use_rslora use_dora target_modules exclude_modules layers_to_transform layers_pattern "
+    "rank_pattern alpha_pattern init_lora_weights "
+    "auto_mapping base_model_name_or_path bias corda_config ensure_weight_tying eva_config fan_in_fan_out "
+    "inference_mode loftq_config lora_dropout lora_ga_config megatron_core modules_to_save peft_version "
+    "qalora_group_size revision runtime_config task_type ";
+
+static bool is_known(const char *key) {
+    char word[64];
+    int n = snprintf(word, sizeof word, " %s ", key);
+    return (size_t)n < sizeof word && !strchr(key, ' ') && strstr(known, word);
+}
+
+/* How PEFT writes a feature that is not in use. */
+static bool is_off(const json_t *value) {
+    return json_is_null(value) || json_is_false(value) || (json_is_array(value) && !json_array_size(value)) ||
+           (json_is_object(value) && !json_object_size(value));
+}
+
+static int check_start(const struct shore__adapter_config *c, struct shore_diag *diag) {
+    static const char *const kept[] = {"gaussian", "eva", "orthogonal"};
+    const json_t *value = json_object_get(c->said, "init_lora_weights");
+    const char *text = json_string_value(value);
+    if (!value || json_is_boolean(value)) return 0;
+    for (size_t i = 0; text && i < sizeof kept / sizeof *kept; i++)
+        if (strcmp(text, kept[i]) == 0) return 0;
+    return refuse(c, "init_lora_weights", diag,
+                  "is %.60s, which changes the model's own weights: save the adapter as a plain one "
+                  "(save_pretrained with path_initial_model_for_weight_conversion), or merge it in Python with peft",
+                  text ? shore__shown(text).text : "no word of PEFT's");
+}
+
+static int take_flag(const struct shore__adapter_config *c, const char *key, bool *out, struct shore_diag *diag) {
+    const json_t *value = json_object_get(c->said, key);
+    *out = json_is_true(value);
+    return !value || json_is_boolean(value) || json_is_null(value) ? 0
+                                                                   : refuse(c, key, diag, "is neither true nor false");
+}
+
+int shore__adapter_config_take(const json_t *said, const char *path, struct shore__adapter_config *out,
+                               struct shore_diag *diag) {
+    struct shore__adapter_config c = {.said = said, .path = path};
+    const char *key, *type = json_string_value(json_object_get(said, "peft_type"));
+    const json_t *value;
+    if (!type || strcmp(type, "LORA") != 0)
+        return refuse(&c, "peft_type", diag,
+                      "is %.60s, and Longshore merges LORA: merge the adapter in Python with peft",
+                      type ? shore__shown(type).text : "missing");
+    json_object_foreach((json_t *)said, key, value) {
+        if (!is_known(key) && !is_off(value))
+            return refuse(&c, key, diag,
+                          "is in use, and Longshore does not merge that: merge the adapter in Python with peft "
+                          "(merge_and_unload)");
+    }
+    int rc = check_start(&c, diag);
+    if (rc == 0) rc = take_flag(&c, "use_rslora", &c.rslora, diag);
+    if (rc == 0) rc = take_flag(&c, "use_dora", &c.dora, diag);
+    if (rc == 0) *out = c;
+    return rc;
+}
+
+/* ---- which modules it names -------------------------------------------------------------------------------------- */
+
+/* Whether a regular expression matches the whole text, or with tail its last parts. Negative: it is none that is
+ * understood here. */
+static int matches(const struct shore__adapter_config *c, const char *key, const char *expression, bool tail,
+                   const char *text, size_t bytes, struct shore_diag *diag) {
+    struct shore__pattern *pattern = NULL;
+    struct shore__matcher *matcher = shore__matcher_open();
+    struct shore_diag why = {0};
+    size_t n = strlen(expression) + 40, start, end;
+    char *whole = malloc(n);
+    int rc = whole && matcher ? 0 : -ENOMEM;
+    if (rc == 0) {
+        snprintf(whole, n, "^(?:%s(?:%s))$", tail ? "(?:.*\\.)?" : "", expression);
+        rc = shore__pattern_open(whole, strlen(whole), false, &pattern, &why);
+    }
+    if (rc == 0) rc = shore__pattern_find(pattern, matcher, text, bytes, 0, SHORE__PATTERN_BEGINS, true, &start, &end);
+    shore__pattern_close(pattern);
+    shore__matcher_close(matcher);
+    free(whole);
+    if (rc == -ENOMEM) return shore__out_of_memory(diag);
+    if (rc >= 0) return rc;
+    return refuse(c, key, diag, "holds the regular expression %s, which Longshore does not read%s%.200s",
+                  shore__shown(expression).text, why.text[0] ? ": " : "", why.text);
+}
+
+static bool ends_with_parts(const char *module, const char *parts) {
+    size_t n = strlen(module), m = strlen(parts);
+    return n >= m && strcmp(module + n - m, parts) == 0 && (n == m || module[n - m - 1] == '.');
+}
+
+/* Whether target_modules or exclude_modules names a module: a regular expression, or a list of ends of names. */
+static int names(const struct shore__adapter_config *c, const char *key, const char *module, struct shore_diag *diag) {
+    const json_t *value = json_object_get(c->said, key), *item;
+    size_t i;
+    if (json_is_string(value)) {
+        const char *text = json_string_value(value);
+        if (strcmp(text, "all-linear") == 0) return strcmp(module, "lm_head") != 0;
+        return matches(c, key, text, false, module, strlen(module), diag);
+    }
+    json_array_foreach((json_t *)value, i, item) {
+        if (!json_is_string(item)) return refuse(c, key, diag, "is neither a text nor a list of texts");
+        if (ends_with_parts(module, json_string_value(item))) return 1;
+    }
+    return !value || json_is_null(value) || json_is_array(value)
+               ? 0
+               : refuse(c, key, diag, "is neither a text nor a list of texts");
+}
+
+/* The layer of a module: the first number in its name behind two parts, or behind what layers_pattern matches; or
+ * -1. */
+static int layer_of(const struct shore__adapter_config *c, const char *module, const char *pattern, json_int_t *layer,
+                    struct shore_diag *diag) {
+    const char *first = strchr(module, '.');
+    *layer = -1;
+    for (const char *at = module, *dot; (dot = strchr(at, '.')); at = dot + 1) {
+        size_t digits = strspn(at, "0123456789"), before = (size_t)(at - module);
+        if (at + digits != dot || !digits || digits > 9 || !before) continue;
+        int rc = pattern ? matches(c, "layers_pattern", pattern, true, module, before - 1, diag) : first + 1 < at;
+        if (rc < 0) return rc;
+        if (rc) {
+            *layer = strtol(at, NULL, 10);
+            return 0;
+        }
+    }
+    return 0;
+}
+
+/* Whether layers_to_transform leaves the module's layer in. */
+static int in_layers(const struct shore__adapter_config *c, const char *module, struct shore_diag *diag) {
+    json_t *layers = json_object_get(c->said, "layers_to_transform"), *item;
+    const json_t *pattern = json_object_get(c->said, "layers_pattern");
+    json_int_t layer = -1;
+    size_t i;
+    if (!layers || is_off(layers)) return 1;
+    int rc = 0;
+    if (!pattern || is_off(pattern) || (json_is_string(pattern) && !*json_string_value(pattern)))
+        rc = layer_of(c, module, NULL, &layer, diag);
+    else if (json_is_string(pattern))
+        rc = layer_of(c, module, json_string_value(pattern), &layer, diag);
+    for (i = 0; rc == 0 && layer < 0 && i < json_array_size(pattern); i++) {
+        const char *text = json_string_value(json_array_get(pattern, i));
+        rc = text ? layer_of(c, module, text, &layer, diag)
+                  : refuse(c, "layers_pattern", diag, "is neither a text nor a list of texts");
+    }
+    if (rc < 0) return rc;
+    if (json_is_integer(layers)) return layer == json_integer_value(layers);
+    json_array_foreach(layers, i, item) if (json_is_integer(item) && layer == json_integer_value(item)) return 1;
+    return 0;
+}
+
+static int is_target(const struct shore__adapter_config *c, const char *module, struct shore_diag *diag) {
+    const json_t *targets = json_object_get(c->said, "target_modules");
+    size_t i;
+    json_t *item;
+    int rc = names(c, "exclude_modules", module, diag);
+    if (rc) return rc < 0 ? rc : 0;
+    rc = names(c, "target_modules", module, diag);
+    if (rc <= 0 || json_is_string(targets)) return rc;
+    json_array_foreach((json_t *)targets, i, item) /* a whole name counts in any layer */
+        if (strcmp(module, json_string_value(item)) == 0) return 1;
+    return in_layers(c, module, diag);
+}
+
+/* ---- its rank and its scale -------------------------------------------------------------------------------------- */
+
+/* A number for all modules, or the one that a pattern gives to this module: the first that matches. */
+static int number_of(const struct shore__adapter_config *c, const char *key, const char *patterns, const char *module,
+                     double *out, struct shore_diag *diag) {
+    json_t *table = json_object_get(c->said, patterns), *item;
+    const json_t *value = json_object_get(c->said, key);
+    const char *expression, *from = key;
+    if (table && !json_is_null(table) && !json_is_object(table)) return refuse(c, patterns, diag, "is not an object");
+    json_object_foreach(table, expression, item) {
+        int rc = matches(c, patterns, expression, true, module, strlen(module), diag);
+        if (rc < 0) return rc;
+        if (!rc) continue;
+        value = item;
+        from = patterns;
+        break;
+    }
+    *out = value ? json_number_value(value) : 8; /* PEFT's */
+    return (!value || json_is_number(value)) && fabs(*out) <= 1e9 ? 0 : refuse(c, from, diag, "holds no usable number");
+}
+
+int shore__adapter_config_scale(const struct shore__adapter_config *c, const char *module, uint64_t rank, float *scale,
+                                struct shore_diag *diag) {
+    const struct shore__shown shown = shore__shown(module);
+    double r, alpha;
+    int rc = is_target(c, module, diag);
+    if (rc == 0)
+        return refuse(c, "target_modules", diag,
+                      "and what goes with it leave out %s, but the adapter has weights for it: PEFT would ignore them",
+                      shown.text);
+    if (rc > 0) rc = number_of(c, "r", "rank_pattern", module, &r, diag);
+    if (rc == 0) rc = number_of(c, "lora_alpha", "alpha_pattern", module, &alpha, diag);
+    if (rc < 0) return rc;
+    if (rank == 0 || r != (double)rank)
+        return refuse(c, "r", diag, "or \"rank_pattern\" gives %s the rank %g, but its weights have the rank %llu",
+                      shown.text, r, (unsigned long long)rank);
+    *scale = (float)(alpha / (c->rslora ? sqrt(r) : r));
+    return 0;
+}

@@ -1,0 +1,25 @@
+/* What adapter_config.json of a PEFT adapter says. */
+#ifndef SHORE_RUN_EXCHANGE_ADAPTER_CONFIG_H
+#define SHORE_RUN_EXCHANGE_ADAPTER_CONFIG_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "longshore/error.h"
+
+struct shore__adapter_config {
+    const json_t *said; /* borrowed */
+    const char *path;   /* of the file, for messages; borrowed */
+    bool rslora, dora;
+};
+
+/* Takes a configuration whose adapter can be merged. Refuses any other one, and what it does not know, by the key. */
+int shore__adapter_config_take(const json_t *said, const char *path, struct shore__adapter_config *out,
+                               struct shore_diag *diag);
+/* The scale of a module's update, whose matrices have this rank. SHORE_EINPUT: PEFT would not load them: the
+ * configuration does not target the module, or gives it another rank. */
+int shore__adapter_config_scale(const struct shore__adapter_config *c, const char *module, uint64_t rank, float *scale,
+                                struct shore_diag *diag);
+
+#endif
