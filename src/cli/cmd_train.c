@@ -10,6 +10,7 @@
 #include "cli/summary.h"
 #include "cli/train_options.h"
 #include "files/json.h"
+#include "report/tensorboard.h"
 #include "run/paths.h"
 
 static const char promise[] = "longshore: finishing and committing this step; once more stops at once\n";
@@ -29,12 +30,25 @@ struct watch {
     const struct shore__settings *settings;
     const struct ahead *ahead;
     struct shore__progress progress;
-    uint64_t steps; /* seen */
+    struct shore__tensorboard board;
+    bool board_failed; /* that was said */
+    uint64_t steps;    /* seen */
     double first_loss;
     uint64_t start_ns;             /* of the first step */
     double seconds[TIMED_STEPS];   /* of the last steps */
     double charges[SHORE_CHARGES]; /* of all steps but the first, which opens files */
 };
+
+/* A full disk costs steps in TensorBoard, not the run. */
+static void add_to_board(struct watch *w, const struct shore_step_report *r) {
+    struct shore_diag diag;
+    if (!w->board.directory || !shore__tensorboard_add(&w->board, r, &diag)) return;
+    if (!w->board_failed)
+        shore__cli_say(
+            "warning: TensorBoard lacks step %llu, and others if that goes on: %s; RUN/metrics.jsonl has all",
+            (unsigned long long)r->step, diag.text);
+    w->board_failed = true;
+}
 
 static void on_step(void *ctx, const struct shore_step_report *r) {
     struct watch *w = ctx;
@@ -45,6 +59,7 @@ static void on_step(void *ctx, const struct shore_step_report *r) {
         w->first_loss = r->loss;
         w->start_ns = shore__now_ns() - (uint64_t)(r->step_seconds * 1e9);
     }
+    add_to_board(w, r);
     char line[512];
     shore__progress_line(&w->progress, r, line, sizeof line);
     double jump = shore__progress_jump(&w->progress, r->grad_norm);
@@ -204,10 +219,12 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
     struct watch w = {.run = run, .settings = &run->settings, .ahead = ahead, .first_loss = NAN};
     uint64_t last = run->settings.steps;
     if (run->settings.stop_at && run->settings.stop_at < last) last = run->settings.stop_at;
+    w.board.directory = run->settings.tensorboard;
     w.progress = (struct shore__progress){.last_step = last, .budget_bytes = run->settings.memory_bytes};
     struct shore__train_events events = events_of(&w);
     struct shore__train_result result = {0};
     int rc = shore__train(run, fresh, fresh && args->overwrite, fresh ? NULL : args->accept, &events, &result, &diag);
+    shore__tensorboard_close(&w.board);
     shore__cli_progress_end();
     if (rc == -ECANCELED && w.steps == 0) {
         shore__cli_say(fresh ? "stopped before the run was made: the same command makes it again"
@@ -278,6 +295,7 @@ static int check_fresh(struct shore__train_args *args, const struct shore__parse
     bool validates = s->val_data.count || s->val_share > 0;
     if (!rc) rc = shore__train_model(args, parsed, validates, new, diag);
     if (!rc) rc = shore__settings_check(s, diag); /* again, with the chosen values */
+    if (!rc) rc = shore__tensorboard_settle(&s->tensorboard, diag);
     if (!rc) say_of_stop(s, 0);
     if (!rc) rc = take_rates(args, s, 0, ahead, diag);
     if (!rc) rc = shore__train_needs(s, new->model, needs, diag);
@@ -404,6 +422,7 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
     if (!rc) rc = change_run(args, parsed, run, changes, sizeof changes, &diag);
     if (!rc && !without_data) say_of_stop(s, args->accept ? *args->accept : run->hint_step);
     if (!rc) rc = shore__settings_check(s, &diag);
+    if (!rc) rc = shore__tensorboard_settle(&s->tensorboard, &diag);
     double best;
     if (!rc && s->keep_best) rc = shore__snapshot_best_loss(run, &best, &diag);
     if (!rc) rc = take_rates(args, s, run->hint_step, &ahead, &diag);

@@ -94,6 +94,7 @@ struct shore__settings {
     char *emulate;                 /* a file, or NULL: see run/emulation/emulate.h */
     /* reporting */
     uint64_t stop_at, eval_every, sample_every; /* 0: never (eval_every: only at the end) */
+    char *tensorboard;                          /* a directory, or NULL */
     uint64_t trace;                             /* steps that RUN/trace.spans keeps; 0: none */
     struct shore__pace log_every;               /* between progress lines without a terminal */
     bool quiet;

@@ -183,6 +183,9 @@
     ROW(PACE, "log-every", log_every, RESOURCE, 10, false, 1, SHORE__STEPS_MOST, "N|TIME", \
         "steps (10) or time (30s, 5m) between progress lines where there is no terminal; the first and the last " \
         "step always have one") \
+    ROW(TEXT, "tensorboard", tensorboard, RESOURCE, NULL, false, 0, 0, "DIR", \
+        "write event files of TensorBoard there: losses, norm, learning rate, tokens a second; with --resume, none " \
+        "ends it") \
     ROW(WHOLE, "trace", trace, RESOURCE, 0, false, 0, SHORE_TRACE_STEPS_MOST, "N", \
         "record what worked when in the last N steps, for 'longshore trace RUN'; 0: no more") \
     ROW(FLAG, "quiet", quiet, RESOURCE, 0, false, 0, 0, NULL, \

@@ -24,7 +24,7 @@ shows "version: update" "^update:.* scalar"
 must train --help
 for flag in model init seed tokenizer data special-tokens val-data val-share drive drive-speeds snapshot-every keep keep-best stop-after-no-gain memory out resume steps batch seq-len \
     precision optimizer lr min-lr warmup schedule beta1 beta2 eps momentum weight-decay clip on-nonfinite products \
-    shuffle threads epochs stop-at eval-every sample-every log-every quiet dry-run chunk-size io speculate offload config \
+    shuffle threads epochs stop-at eval-every sample-every log-every tensorboard quiet dry-run chunk-size io speculate offload config \
     overwrite accept-step not-a-copy json; do
     shows "train has --$flag" "^  --$flag( |\$)"
 done
