@@ -265,6 +265,7 @@ FAULTS = {
     "no state": (FOUR_BITS, without(STATE), LAYER, "quant_state"),
     "no absmax": (FOUR_BITS, without("weight.absmax"), LAYER, ".absmax"),
     "no map": (FOUR_BITS, without("weight.nested_quant_map"), LAYER, ".nested_quant_map"),
+    "another map": (FOUR_BITS, put("weight.quant_map", lambda t: t / 2), LAYER, "quant_map"),
     "too few codes": (FOUR_BITS, put("weight", lambda t: t[:-1]), LAYER, "[384, 256]"),
     "too many scales": (FOUR_BITS, put("weight.absmax", lambda t: t.repeat(2)), LAYER, "absmax"),
     "no JSON": (FOUR_BITS, put(STATE, lambda t: t[:-1]), LAYER, STATE),

@@ -30,14 +30,19 @@ static void round_to(enum shore__st_type type, float *values, uint64_t count) {
 
 /* ---- bytes with a grid of scales --------------------------------------------------------------------------------- */
 
+/* out may begin before codes, and reach over them: they are set aside in turns. */
 static void scale_bytes(const struct shore__coding *c, const unsigned char *codes, uint64_t count, float scale,
                         float *out) {
-    if (c->codes.type == SHORE__ST_E4M3)
-        for (uint64_t i = 0; i < count; i++)
-            out[i] = shore__e4m3_to_f32(codes[i]) * scale;
-    else
-        for (uint64_t i = 0; i < count; i++)
-            out[i] = (float)(int8_t)codes[i] * scale * c->factor;
+    enum { AT_ONCE = 128 };
+    unsigned char aside[AT_ONCE];
+    for (uint64_t done = 0, n; done < count; done += n, codes += n, out += n) {
+        n = count - done < AT_ONCE ? count - done : AT_ONCE;
+        memcpy(aside, codes, n);
+        for (uint64_t i = 0; c->codes.type == SHORE__ST_E4M3 && i < n; i++)
+            out[i] = shore__e4m3_to_f32(aside[i]) * scale;
+        for (uint64_t i = 0; c->codes.type == SHORE__ST_I8 && i < n; i++)
+            out[i] = (float)(int8_t)aside[i] * scale * c->factor;
+    }
 }
 
 int shore__coded_bytes(const struct shore__safetensors *st, const struct shore__st_coding *coding, uint64_t first,
@@ -69,27 +74,14 @@ int shore__coded_bytes(const struct shore__safetensors *st, const struct shore__
 
 /* ---- 4 bits ------------------------------------------------------------------------------------------------------ */
 
-/* A table of numbers, and what makes scales of codes of scales. */
-struct maps {
-    float numbers[16], nested[256];
-};
-
-static int read_maps(const struct shore__safetensors *st, const struct shore__coding *c, struct maps *out,
-                     struct shore_diag *diag) {
-    static const float e2m1[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
-    memcpy(out->numbers, e2m1, sizeof e2m1);
-    int rc = c->map.elems ? read_numbers(st, &c->map, 0, 16, out->numbers, diag) : 0;
-    return rc || !c->nested_block ? rc : read_numbers(st, &c->nested_map, 0, 256, out->nested, diag);
-}
-
-static int read_scales(const struct shore__safetensors *st, const struct shore__coding *c, const struct maps *maps,
-                       uint64_t first, uint64_t count, float *out, struct shore_diag *diag) {
+static int read_scales(const struct shore__safetensors *st, const struct shore__coding *c, uint64_t first,
+                       uint64_t count, float *out, struct shore_diag *diag) {
     int rc = read_numbers(st, &c->scales, first, count, out, diag);
     float scale = 0;
     for (uint64_t i = 0; rc == 0 && c->nested_block && i < count; i++) {
         if (i == 0 || (first + i) % c->nested_block == 0)
             rc = read_numbers(st, &c->nested, (first + i) / c->nested_block, 1, &scale, diag);
-        out[i] = maps->nested[(uint8_t)out[i]] * scale + c->nested_offset;
+        out[i] = c->maps->nested[(uint8_t)out[i]] * scale + c->nested_offset;
     }
     return rc;
 }
@@ -98,22 +90,19 @@ int shore__coded_4bit(const struct shore__safetensors *st, const struct shore__s
                       uint64_t count, float *out, struct shore_diag *diag) {
     enum { SCALES = 512 };
     float scales[SCALES];
-    struct maps maps;
     const struct shore__coding *c = (const struct shore__coding *)coding;
     const uint64_t from = first / 2, bytes = (first + count + 1) / 2 - from;
     const unsigned char *codes = (unsigned char *)(out + count) - bytes;
-    int rc = read_maps(st, c, &maps, diag);
-    if (rc == 0) rc = read_codes(st, &c->codes, from, bytes, (unsigned char *)codes, diag);
+    int rc = read_codes(st, &c->codes, from, bytes, (unsigned char *)codes, diag);
     for (uint64_t at = first, n; rc == 0 && at < first + count; at += n) {
         const uint64_t block = at / c->block, most = (block + SCALES) * c->block - at;
         n = first + count - at < most ? first + count - at : most;
-        rc = read_scales(st, c, &maps, block, (at + n - 1) / c->block - block + 1, scales, diag);
+        rc = read_scales(st, c, block, (at + n - 1) / c->block - block + 1, scales, diag);
         for (uint64_t i = at, k = 0; rc == 0 && i < at + n; k++) {
             const uint64_t stop = (block + k + 1) * c->block, end = stop < at + n ? stop : at + n;
             for (; i < end; i++) {
-                const unsigned char pair = codes[i / 2 - from];
-                const bool high = (i % 2 == 0) == c->high_first;
-                out[i - first] = maps.numbers[high ? pair >> 4 : pair & 15] * scales[k];
+                const unsigned shift = (i % 2 == 0) == c->high_first ? 4 : 0;
+                out[i - first] = c->maps->numbers[codes[i / 2 - from] >> shift & 15] * scales[k];
             }
         }
         if (rc == 0) round_to(c->quantized, out + (at - first), n);

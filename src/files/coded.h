@@ -12,6 +12,12 @@ struct shore__stored {
     uint64_t offset, elems;
 };
 
+/* What 4-bit codes stand for. One for all tensors of a directory. */
+struct shore__maps {
+    float numbers[16];
+    float nested[256]; /* codes of scales */
+};
+
 struct shore__coding {
     struct shore__st_coding base;
     enum shore__st_type dtype; /* of the numbers that come out, in fp32: they are rounded to it */
@@ -23,8 +29,8 @@ struct shore__coding {
     bool high_first;               /* which half of a byte comes first */
     uint32_t block, nested_block;  /* nested_block: scales are codes too; 0: they are not */
     enum shore__st_type quantized; /* the type that was quantised: numbers are rounded to it first */
-    struct shore__stored map;      /* the 16 numbers; none: those of e2m1 */
-    struct shore__stored nested, nested_map;
+    const struct shore__maps *maps;
+    struct shore__stored nested; /* scales of scales */
     float nested_offset;
 };
 

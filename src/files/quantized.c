@@ -14,6 +14,8 @@ struct resolving {
     struct shore__safetensors *st;
     const struct shore__quantization *q;
     bool *taken; /* by index: what a tensor that it belongs to has used up */
+    struct shore__maps *maps;
+    bool mapped, nested; /* which of them are there */
     struct shore_diag *diag;
 };
 
@@ -59,7 +61,7 @@ static void take(const struct resolving *r, const struct shore__st_tensor *part)
 struct kind {
     enum shore__quant_method method;
     const char *codes, *scales;
-    int (*describe)(const struct resolving *r, struct shore__st_tensor *t, const struct shore__st_tensor *scales,
+    int (*describe)(struct resolving *r, struct shore__st_tensor *t, const struct shore__st_tensor *scales,
                     struct shore__coding *c);
 };
 
@@ -72,7 +74,7 @@ static bool divides(uint64_t size, uint64_t count, uint64_t block) {
            (block == 0 || count == 1 || size % block == 0);
 }
 
-static int describe_fp8(const struct resolving *r, struct shore__st_tensor *t, const struct shore__st_tensor *scales,
+static int describe_fp8(struct resolving *r, struct shore__st_tensor *t, const struct shore__st_tensor *scales,
                         struct shore__coding *c) {
     const bool grid = scales->rank >= 2;
     const uint64_t down = grid ? scales->shape[scales->rank - 2] : 1,
@@ -102,9 +104,10 @@ static int describe_fp8(const struct resolving *r, struct shore__st_tensor *t, c
 /* ---- MXFP4 ------------------------------------------------------------------------------------------------------- */
 
 /* NAME_blocks [experts, out, groups, 16] are NAME [experts, in, out]: transformers exchanges the last two. */
-static int describe_mxfp4(const struct resolving *r, struct shore__st_tensor *t, const struct shore__st_tensor *scales,
+static int describe_mxfp4(struct resolving *r, struct shore__st_tensor *t, const struct shore__st_tensor *scales,
                           struct shore__coding *c) {
     enum { BYTES = 16 };
+    static const float e2m1[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
     if (t->type != SHORE__ST_BYTE || t->rank != 4 || t->shape[3] != BYTES || t->elems == 0)
         return refuse(r, t, "is not of bytes, of the shape [experts, out, groups, 16]");
     if ((scales->type != SHORE__ST_BYTE && scales->type != SHORE__ST_E8M0) || scales->rank != 3 ||
@@ -114,6 +117,7 @@ static int describe_mxfp4(const struct resolving *r, struct shore__st_tensor *t,
     c->base.read = shore__coded_4bit;
     c->block = 2 * BYTES;
     c->scales.type = SHORE__ST_E8M0;
+    memcpy(r->maps->numbers, e2m1, sizeof e2m1);
     t->rank = 3;
     t->shape[1] = in;
     t->shape[2] = out;
@@ -134,7 +138,7 @@ static int read_state(const struct resolving *r, const struct shore__st_tensor *
     return rc ? rc : shore__quant_state_parse(text, t->elems, type, shore__shown(t->name).text, out, r->diag);
 }
 
-/* A tensor of numbers in fp32 that a 4-bit tensor must have. */
+/* A tensor that a 4-bit tensor must have beside it. */
 static int need(const struct resolving *r, struct shore__st_tensor *t, const char *more, enum shore__st_type type,
                 uint64_t elems, struct shore__stored *out) {
     const struct shore__st_tensor *part = beside(r, t, "", more);
@@ -145,7 +149,23 @@ static int need(const struct resolving *r, struct shore__st_tensor *t, const cha
     return 0;
 }
 
-static int describe_4bit(const struct resolving *r, struct shore__st_tensor *t, const struct shore__st_tensor *state,
+/* Takes the numbers of the first tensor that has such a map, and holds the others to them. */
+static int need_map(struct resolving *r, struct shore__st_tensor *t, const char *more, uint64_t elems, bool *there,
+                    float *kept) {
+    float map[256];
+    const struct shore__st_tensor *part = beside(r, t, "", more);
+    struct shore__stored stored;
+    int rc = need(r, t, more, SHORE__ST_F32, elems, &stored);
+    if (rc == 0) rc = shore__safetensors_read(r->st, part, 0, elems, map, r->diag);
+    if (rc == 0 && *there && memcmp(map, kept, elems * sizeof *map) != 0)
+        return refuse(r, part,
+                      "has other numbers than those of the tensors before it: bitsandbytes has one map for all");
+    *there = true;
+    if (rc == 0) memcpy(kept, map, elems * sizeof *map);
+    return rc;
+}
+
+static int describe_4bit(struct resolving *r, struct shore__st_tensor *t, const struct shore__st_tensor *state,
                          struct shore__coding *c) {
     struct shore__quant_state s;
     int rc = read_state(r, state, ends_with(state->name, "nf4") ? "nf4" : "fp4", &s);
@@ -156,10 +176,10 @@ static int describe_4bit(const struct resolving *r, struct shore__st_tensor *t, 
     const uint64_t blocks = (s.elems - 1) / s.blocksize + 1;
     const enum shore__st_type type = s.nested_blocksize ? SHORE__ST_BYTE : SHORE__ST_F32;
     rc = need(r, t, ".absmax", type, blocks, &c->scales);
-    if (rc == 0) rc = need(r, t, ".quant_map", SHORE__ST_F32, 16, &c->map);
+    if (rc == 0) rc = need_map(r, t, ".quant_map", 16, &r->mapped, r->maps->numbers);
     if (rc == 0 && s.nested_blocksize) {
         rc = need(r, t, ".nested_absmax", SHORE__ST_F32, (blocks - 1) / s.nested_blocksize + 1, &c->nested);
-        if (rc == 0) rc = need(r, t, ".nested_quant_map", SHORE__ST_F32, 256, &c->nested_map);
+        if (rc == 0) rc = need_map(r, t, ".nested_quant_map", 256, &r->nested, r->maps->nested);
     }
     c->base.read = shore__coded_4bit;
     c->block = s.blocksize;
@@ -174,7 +194,7 @@ static int describe_4bit(const struct resolving *r, struct shore__st_tensor *t, 
 }
 
 /* LLM.int8(): a scale for each row. bitsandbytes multiplies by this number, and does not divide by 127. */
-static int describe_int8(const struct resolving *r, struct shore__st_tensor *t, const struct shore__st_tensor *scales,
+static int describe_int8(struct resolving *r, struct shore__st_tensor *t, const struct shore__st_tensor *scales,
                          struct shore__coding *c) {
     const struct shore__st_tensor *format = beside(r, t, "weight", "weight_format");
     float value = 0;
@@ -248,14 +268,15 @@ static int drop_taken(const struct resolving *r) {
 
 int shore__quantized_resolve(struct shore__safetensors *st, const struct shore__quantization *q,
                              struct shore_diag *diag) {
-    struct resolving r = {st, q, NULL, diag};
+    struct resolving r = {.st = st, .q = q, .diag = diag};
     const struct shore__st_tensor *scales;
     uint32_t n = 0;
     int rc = 0;
     if (q->method == SHORE__QUANT_NONE) return 0;
     for (uint32_t i = 0; i < st->ntensors; i++)
         n += kind_of(&r, &st->tensors[i], &scales) != NULL;
-    struct shore__coding *codings = calloc(n + 1u, sizeof *codings), *c = codings;
+    struct shore__coding *codings = calloc(1, n * sizeof *codings + sizeof *r.maps), *c = codings;
+    r.maps = (struct shore__maps *)(codings + n);
     r.taken = calloc(st->ntensors + 1u, sizeof *r.taken);
     if (!codings || !r.taken) rc = shore__out_of_memory(diag);
     for (uint32_t i = 0; rc == 0 && i < st->ntensors; i++) {
@@ -265,8 +286,11 @@ int shore__quantized_resolve(struct shore__safetensors *st, const struct shore__
             rc = r.taken[i] ? 0 : check_plain(&r, t);
             continue;
         }
-        *c = (struct shore__coding){
-            .dtype = q->dtype, .codes = shore__stored_of(t), .scales = shore__stored_of(scales), .factor = 1};
+        *c = (struct shore__coding){.dtype = q->dtype,
+                                    .codes = shore__stored_of(t),
+                                    .scales = shore__stored_of(scales),
+                                    .factor = 1,
+                                    .maps = r.maps};
         take(&r, scales);
         rc = kind->describe(&r, t, scales, c);
         t->type = q->dtype;

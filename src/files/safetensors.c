@@ -286,11 +286,30 @@ static int read_stored(const struct shore__safetensors *st, const struct shore__
     return 0;
 }
 
+/* Reads rows of ncols elements, `apart` elements from one to the next, as the columns of out [ncols, nrows]. */
+static int read_as_columns(const struct shore__safetensors *st, const struct shore__st_tensor *t, uint64_t first,
+                           uint64_t apart, uint64_t nrows, uint64_t ncols, float *out, struct shore_diag *diag) {
+    enum { ROWS = 16, COLS = 512 };
+    float tile[ROWS * COLS];
+    for (uint64_t c0 = 0; c0 < ncols; c0 += COLS) {
+        uint64_t nc = ncols - c0 < COLS ? ncols - c0 : COLS;
+        for (uint64_t r0 = 0; r0 < nrows; r0 += ROWS) {
+            uint64_t nr = nrows - r0 < ROWS ? nrows - r0 : ROWS;
+            for (uint64_t r = 0; r < nr; r++) {
+                int rc = read_stored(st, t, first + (r0 + r) * apart + c0, nc, tile + r * COLS, diag);
+                if (rc) return rc;
+            }
+            for (uint64_t c = 0; c < nc; c++)
+                for (uint64_t r = 0; r < nr; r++)
+                    out[(c0 + c) * nrows + r0 + r] = tile[r * COLS + c];
+        }
+    }
+    return 0;
+}
+
 /* Reads a tensor whose matrices are stored transposed: whole rows together, and the rest of a row alone. */
 static int read_flipped(const struct shore__safetensors *st, const struct shore__st_tensor *t, uint64_t first,
                         uint64_t count, float *out, struct shore_diag *diag) {
-    enum { ROWS = 1024 };
-    float column[ROWS];
     const uint64_t rows = t->shape[t->rank - 2], cols = t->shape[t->rank - 1];
     int rc = 0;
     for (uint64_t done = 0, nr, nc; rc == 0 && done < count; done += nr * nc) {
@@ -298,13 +317,7 @@ static int read_flipped(const struct shore__safetensors *st, const struct shore_
         nc = cols - col < left ? cols - col : left;
         nr = nc < cols ? 1 : left / cols;
         if (nr > rows - row % rows) nr = rows - row % rows;
-        if (nr > ROWS) nr = ROWS;
-        for (uint64_t c = 0; rc == 0 && c < nc; c++) {
-            uint64_t at = (row / rows * cols + col + c) * rows + row % rows;
-            rc = read_stored(st, t, at, nr, column, diag);
-            for (uint64_t r = 0; rc == 0 && r < nr; r++)
-                out[done + r * nc + c] = column[r];
-        }
+        rc = read_as_columns(st, t, (row / rows * cols + col) * rows + row % rows, rows, nc, nr, out + done, diag);
     }
     return rc;
 }
@@ -322,27 +335,12 @@ int shore__safetensors_read(const struct shore__safetensors *st, const struct sh
 
 int shore__safetensors_read_transposed(const struct shore__safetensors *st, const struct shore__st_tensor *t,
                                        uint64_t col, uint64_t ncols, float *out, struct shore_diag *diag) {
-    enum { ROWS = 16, COLS = 512 };
-    float tile[ROWS * COLS];
     uint64_t rows = t->shape[0], cols = t->shape[1];
     if (t->rank != 2 || col > cols || ncols > cols - col) {
         return shore__fail(diag, SHORE_EINPUT, "%s/%s: tensor \"%s\" is not a matrix of at least %llu columns",
                            st->directory, st->files[t->file], shore__shown(t->name).text,
                            (unsigned long long)(col + ncols));
     }
-    if (t->flipped) return read_stored(st, t, col * rows, ncols * rows, out, diag);
-    for (uint64_t c0 = 0; c0 < ncols; c0 += COLS) {
-        uint64_t nc = ncols - c0 < COLS ? ncols - c0 : COLS;
-        for (uint64_t r0 = 0; r0 < rows; r0 += ROWS) {
-            uint64_t nr = rows - r0 < ROWS ? rows - r0 : ROWS;
-            for (uint64_t r = 0; r < nr; r++) {
-                int rc = shore__safetensors_read(st, t, (r0 + r) * cols + col + c0, nc, tile + r * COLS, diag);
-                if (rc) return rc;
-            }
-            for (uint64_t c = 0; c < nc; c++)
-                for (uint64_t r = 0; r < nr; r++)
-                    out[(c0 + c) * rows + r0 + r] = tile[r * COLS + c];
-        }
-    }
-    return 0;
+    return t->flipped ? read_stored(st, t, col * rows, ncols * rows, out, diag)
+                      : read_as_columns(st, t, col, cols, rows, ncols, out, diag);
 }

@@ -49,7 +49,7 @@ struct shore__safetensors {
     uint32_t nfiles;
     char **files;
     int *fds;
-    struct shore__st_coding *codings; /* of the quantised tensors; freed at close */
+    struct shore__st_coding *codings; /* of the quantised tensors; one block, freed at close */
 };
 
 /* Opens model.safetensors, or the shards that model.safetensors.index.json names, or else every *.safetensors file of

@@ -2,13 +2,13 @@
 #ifndef SHORE_NUMBER_FP8_H
 #define SHORE_NUMBER_FP8_H
 
-#include "number/fp16.h"
+#include "number/bf16.h"
 
-/* fp16 has a wider exponent: the same bits there mean 2^-8 of the number. */
 static inline float shore__e4m3_to_f32(uint8_t code) {
-    uint16_t magnitude = code & 0x7Fu;
-    if (magnitude == 0x7Fu) return shore__bits_f32(0x7FC00000u);
-    return shore__f16_to_f32((uint16_t)((code & 0x80u) << 8 | magnitude << 7)) * 256;
+    const uint32_t sign = (code & 0x80u) << 24, magnitude = code & 0x7Fu;
+    /* below 8, it counts in 2^-9; else it is an exponent and a fraction, as in fp32 */
+    const uint32_t bits = magnitude < 8 ? shore__f32_bits((float)magnitude * 0x1p-9f) : (magnitude << 20) + 0x3C000000u;
+    return shore__bits_f32(sign | (magnitude == 0x7Fu ? 0x7FC00000u : bits));
 }
 
 /* 2^(code - 127). 255, which is no number, gives infinity. */
