@@ -22,6 +22,7 @@ BYTES = 2 << 30  # of memory
 NOW = datetime.now()  # one for all rows, so that they are the same whenever they come
 REASONING = "reasoning_content", "thinking", "reasoning"
 MEDIA = {"image", "image_url", "video", "video_url", "audio", "audio_url", "input_audio"}
+THOUGHT = re.compile(r"\s*(?:<think>\s*)?(?:</think>\s*)?\Z")
 GIVEN = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
 
 
@@ -127,15 +128,17 @@ class Chat:
                 done = full if i == len(messages) - 1 else render(messages[: i + 1], False)
             except jinja2.exceptions.TemplateError as e:
                 raise Refused(f"the template does not render the messages before answer {i + 1} alone: {e}") from None
-            # a prompt may open a thought, or a line, that the answer does not have
-            bare = prompt.rstrip()
-            leads = [lead for lead in (prompt, bare, bare.removesuffix("<think>")) if done.startswith(lead)]
-            if not leads:
+            # a prompt may end in a thought, open or empty, where the answer has another one or none
+            begin = THOUGHT.search(prompt).start()
+            if not done.startswith(prompt[:begin]):
                 raise Refused(
                     f"what counts cannot be told: the template's prompt for an answer ends in {prompt[-32:]!r}, but "
                     f"message {i + 1} does not begin so; put {{% generation %}} around what counts in the template"
                 )
-            begin = len(leads[0])
+            for piece in re.findall(r"</?think>|\s", prompt[begin:]):
+                if not done.startswith(piece, begin):
+                    break
+                begin += len(piece)
             end = self.end(done, found[-1][0] if found else full, begin)
             if end is None:  # later turns change how the template writes this one: it is learnt as it was said
                 found.append((done, []))
