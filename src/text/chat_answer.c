@@ -50,7 +50,7 @@ int shore__chat_answer(const char *line, size_t bytes, struct shore__chat_text *
     const json_t *texts = json_object_get(answer, "texts"), *error = json_object_get(answer, "error");
     char shown[400];
     int rc = json_is_array(texts) ? 0 : bad_answer(diag);
-    if (json_is_string(error))
+    if (json_string_length(error))
         rc = shore__fail(diag, SHORE_EINPUT, "%s",
                          shore__printable(json_string_value(error), json_string_length(error), shown, sizeof shown));
     if (rc == 0 && !(*out = calloc(json_array_size(texts) + 1, sizeof **out))) rc = shore__out_of_memory(diag);

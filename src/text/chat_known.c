@@ -211,6 +211,14 @@ static int put_system(struct shore__text *out, const struct shore__chat *c) {
     return rc ? rc : put(out, c, c->known->form->after[SYSTEM]);
 }
 
+/* Spans that touch are one. */
+static void count_span(struct shore__chat_text *out, size_t begin, size_t end) {
+    if (out->ncounts && out->counts[out->ncounts - 1].end == begin)
+        out->counts[out->ncounts - 1].end = end;
+    else
+        out->counts[out->ncounts++] = (struct shore__chat_span){begin, end};
+}
+
 /* Renders the first n messages. counted: the first answer that counts. */
 static int render(const struct shore__chat *c, const json_t *messages, size_t n, size_t counted,
                   struct shore__chat_text *out) {
@@ -229,8 +237,7 @@ static int render(const struct shore__chat *c, const json_t *messages, size_t n,
         if (rc == 0) rc = put_content(&text, json_object_get(message, "content"), f->trims, thinks);
         if (rc == 0) rc = put(&text, c, f->after[role]);
         if (rc == 0 && i == n - 1) rc = put(&text, c, f->end);
-        if (role == ASSISTANT && i >= counted && text.count > begin)
-            out->counts[out->ncounts++] = (struct shore__chat_span){begin, text.count};
+        if (role == ASSISTANT && i >= counted && text.count > begin) count_span(out, begin, text.count);
     }
     out->text = text.bytes;
     out->bytes = text.count;

@@ -3,14 +3,17 @@
 
 #include "unit/text/tokenizer_files.h"
 
-#include "text/chat.h"
+#include "text/chat_impl.h"
+
+#include "base/diag.h"
 
 static struct shore__tokenizer *tokenizer;
 
 static int with_tokenizer(void **state) {
     struct shore_diag diag = {0};
     if (setup(state)) return -1;
-    put_text("tokenizer.json", MODEL(""));
+    put_text("tokenizer.json", "{\"added_tokens\": [{\"id\": 3, \"content\": \"<s>\", \"special\": true}, {\"id\": 4, "
+                               "\"content\": \"</s>\", \"special\": true}], \"model\": {\"type\": \"BPE\", " V "}}");
     return shore__tokenizer_open(directory, &tokenizer, &diag);
 }
 
@@ -70,10 +73,148 @@ static void a_template_of_another_type_is_refused(void **state) {
     drop("tokenizer_config.json");
 }
 
+/* ---- rendering --------------------------------------------------------------------------------------------------- */
+
+static const char tokens[] = "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"</s>\"}}";
+
+/* Renders into "text|text", with [ and ] around what counts; or why not. */
+static void render(struct shore__chat *chat, const char *row, char *out, size_t bytes) {
+    struct shore__chat_text *texts;
+    struct shore_diag diag = {0};
+    size_t count;
+    json_t *value = json_loads(row, 0, NULL);
+    assert_non_null(value);
+    int rc = shore__chat_render(chat, value, &texts, &count, &diag);
+    json_decref(value);
+    out[0] = 0;
+    if (rc) shore__append(out, bytes, "%s", diag.text);
+    for (size_t i = 0; i < count; i++) {
+        size_t at = 0;
+        if (i) shore__append(out, bytes, "|");
+        for (size_t k = 0; k < texts[i].ncounts; k++) {
+            struct shore__chat_span s = texts[i].counts[k];
+            shore__append(out, bytes, "%.*s[%.*s]", (int)(s.begin - at), texts[i].text + at, (int)(s.end - s.begin),
+                          texts[i].text + s.begin);
+            at = s.end;
+        }
+        shore__append(out, bytes, "%.*s", (int)(texts[i].bytes - at), texts[i].text + at);
+    }
+    shore__chat_texts_free(texts, count);
+}
+
+static struct shore__chat *open_chat(const char *template) {
+    struct shore__chat *chat;
+    struct shore_diag diag = {0};
+    put_text("tokenizer_config.json", tokens);
+    put_text("chat_template.jinja", template);
+    assert_int_equal(shore__chat_open(tokenizer, &chat, &diag), 0);
+    drop("tokenizer_config.json");
+    drop("chat_template.jinja");
+    return chat;
+}
+
+#define SAYS(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
+#define ROW(messages) "{\"messages\": [" messages "]}"
+#define TWICE SAYS("user", "a") ", " SAYS("assistant", "b") ", " SAYS("user", "c") ", " SAYS("assistant", "d")
+
+static void known_ones_need_no_python(void **state) {
+    static const struct {
+        uint64_t hash;
+        const char *row, *text;
+    } cases[] = {
+        {0xa04f41d813a07b13, ROW(SAYS("user", "a") ", " SAYS("assistant", "b")),
+         "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>\n]"},
+        {0xd5d943bd0bd9082f, ROW(SAYS("user", "a")),
+         "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\na<|im_end|>\n"},
+        {0x99ab995e9629dacd, ROW(SAYS("system", "") ", " SAYS("user", "a")),
+         "<|im_start|>system\n<|im_end|>\n<|im_start|>user\na<|im_end|>\n"},
+        {0xc9e0155c80737cf2, ROW(TWICE),
+         "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[<think>\n\n</think>\n\nb<|im_end|>\n]|"
+         "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n"
+         "<|im_start|>assistant\n[<think>\n\n</think>\n\nd<|im_end|>\n]"},
+        {0x9799ad6e2dea0594, ROW(SAYS("user", "\\u2003a\\n") ", " SAYS("assistant", " b\\u00a0")),
+         "<s><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|>"
+         "<|start_header_id|>assistant<|end_header_id|>\n\n[b<|eot_id|>]"},
+        {0x2c2e86beabccd2a4, ROW(SAYS("user", "a") ", " SAYS("assistant", "b")),
+         "<s><start_of_turn>user\na<end_of_turn>\n<start_of_turn>model\n[b<end_of_turn>\n]"},
+        {0xa5d004210ebce758, ROW(TWICE), "<s>[INST] a [/INST][b</s>][INST] c [/INST][d</s>]"},
+        {0xb7f52373b11c60d7, ROW(TWICE), "<s>[INST] a [/INST][b</s> ][INST] c [/INST][d</s> ]"},
+        {0x1db34e9fc60441d8, ROW(TWICE),
+         "<|user|>\na</s>\n<|assistant|>\n[b</s>\n]<|user|>\nc</s>\n<|assistant|>\n[d</s>\n]"},
+        {0x82fc89c04c54ba66, ROW(TWICE),
+         "<|user|>\na<|end|>\n<|assistant|>\n[b<|end|>\n]<|user|>\nc<|end|>\n<|assistant|>\n[d<|end|>\n</s>]"},
+        {0xbc5711ad3f99d670, ROW(SAYS("user", "a") ", " SAYS("assistant", "b") ", " SAYS("assistant", "c")),
+         "<|im_start|>user<|im_sep|>a<|im_end|><|im_start|>assistant<|im_sep|>[b<|im_end|>c<|im_end|>]"},
+    };
+    char text[1024];
+    struct shore__chat *chat = open_chat("");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        chat->known = shore__chat_known_by(cases[i].hash);
+        assert_non_null(chat->known);
+        render(chat, cases[i].row, text, sizeof text);
+        assert_string_equal(text, cases[i].text);
+    }
+    assert_null(chat->helper);
+    shore__chat_close(chat);
+}
+
+static bool has_jinja(void) {
+    return system("python3 -c 'import jinja2' 2>/dev/null || /usr/bin/python3 -c 'import jinja2' 2>/dev/null") == 0;
+}
+
+/* The token that ends an answer counts, also as the marker of the next role, and once as something else. */
+static void others_are_rendered_by_jinja(void **state) {
+    static const struct {
+        const char *template, *text;
+    } cases[] = {
+        {"{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% "
+         "endif %}",
+         "<user>a<assistant>[b]<user>c<assistant>[d]"},
+        {"{% for m in messages %}{{ eos_token if m.role == 'user' else bos_token }}{{ m.content }}{% endfor %}{% if "
+         "add_generation_prompt %}{{ bos_token }}{% endif %}",
+         "</s>a<s>[b</s>]c<s>[d]"},
+        {"{% for m in messages %}{{ m.content }}{{ bos_token }}{% endfor %}{% if not add_generation_prompt %}{{ "
+         "eos_token }}{% endif %}",
+         "a<s>[b<s>]c<s>[d<s></s>]"},
+        {"{% for m in messages %}{{ m.content }}{{ eos_token if loop.last and not add_generation_prompt else bos_token "
+         "}}{% endfor %}",
+         "a<s>[b</s>]|a<s>b<s>c<s>[d</s>]"},
+        {"{% for m in messages %}{% generation %}{{ m.role[0] }}{% endgeneration %}{{ m.content }}{% endfor %}",
+         "[u]a[a]b[u]c[a]d"},
+        {"{% for m in messages %}{{ loop.index0 }}{% if loop.index0 == 1 %}{% break %}{% endif %}{% endfor %}{{ "
+         "raise_exception('no\nmore') }}",
+         "the template fails: TemplateError: no\\nmore"},
+    };
+    char text[1024];
+    if (!has_jinja()) skip();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct shore__chat *chat = open_chat(cases[i].template);
+        render(chat, ROW(TWICE), text, sizeof text);
+        assert_string_equal(text, cases[i].text);
+        render(chat, ROW(TWICE), text, sizeof text); /* the same process once more */
+        assert_string_equal(text, cases[i].text);
+        shore__chat_close(chat);
+    }
+}
+
+static void a_template_without_end_is_ended(void **state) {
+    char text[1024];
+    if (!has_jinja()) skip();
+    struct shore__chat *chat =
+        open_chat("{% for i in range(99999) %}{% for k in range(99999) %}{% endfor %}{% endfor %}");
+    chat->seconds = 1;
+    render(chat, ROW(TWICE), text, sizeof text);
+    assert_string_equal(text, "the chat template does not come to an end: a row took too long");
+    render(chat, ROW(TWICE), text, sizeof text);
+    assert_non_null(strstr(text, "has ended"));
+    shore__chat_close(chat);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_is_found_where_models_keep_it),
-        cmocka_unit_test(a_template_of_another_type_is_refused),
+        cmocka_unit_test(it_is_found_where_models_keep_it), cmocka_unit_test(a_template_of_another_type_is_refused),
+        cmocka_unit_test(known_ones_need_no_python),        cmocka_unit_test(others_are_rendered_by_jinja),
+        cmocka_unit_test(a_template_without_end_is_ended),
     };
     return cmocka_run_group_tests(tests, with_tokenizer, without_it);
 }
