@@ -146,6 +146,7 @@ static json_t *explanation(struct shore__run *run) {
     json_object_set_new(o, "generation", json_integer((json_int_t)run->generation));
     if (run->model) json_object_set_new(o, "processor", json_string(run->processor));
     json_object_set_new(o, "parameters", json_integer((json_int_t)run->layout->elems));
+    if (run->model) json_object_set_new(o, "trained_parameters", json_integer((json_int_t)run->model->trained));
     json_object_set_new(o, "segments", json_integer((json_int_t)run->layout->segments));
     if (run->model)
         explain_model(run, o);
@@ -188,9 +189,12 @@ static void print_model(const struct shore__run *run, const json_t *o) {
     const struct shore__arch *arch = &run->model->arch;
     printf("run %s: step %llu of %llu%s\n", shore__shown(run->path).text, (unsigned long long)run->hint_step,
            (unsigned long long)s->steps, run->hint_step >= s->steps ? ", finished" : "");
-    printf("model: %s, %u layers of width %u, %u heads (%u for keys), vocabulary %u, %llu parameters\n",
-           arch->model_type, arch->n_layer, arch->d_model, arch->n_head, arch->n_kv_head, arch->vocab,
+    printf("model: %s, %u layers of width %u, %u heads (%u for keys), vocabulary %u, %llu parameters", arch->model_type,
+           arch->n_layer, arch->d_model, arch->n_head, arch->n_kv_head, arch->vocab,
            (unsigned long long)run->model->parameters);
+    if (run->model->trained < run->model->parameters)
+        printf(", of which %llu are trained", (unsigned long long)run->model->trained);
+    puts("");
     printf("tokenizer: %s\n", json_string_value(json_object_get(o, "tokenizer")));
     printf("data: %llu tokens to train on, %llu to validate on\n",
            (unsigned long long)(run->train ? shore__dataset_tokens(run->train) : 0),

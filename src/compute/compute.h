@@ -216,10 +216,10 @@ struct shore__compute_ops {
     /* ---- norms ---- gain, bias: fp32 [d]; stats fp32 [rows, 2] (mean, 1/std; rms: the second only).
      * Layer norm (bias given) and RMS norm (y = x / rms(x) * gain; SHORE__RMS_NORM_FROM_1: * (1 + gain)).
      * backward: dx = dx_add + d/dx, where dx_add [rows, d] may be none and may be dx itself; dgain, dbias fp32 +=,
-     * summed over rows in order.
+     * summed over rows in order; either may be none.
      * head_norm: y = x, queries and keys and values as attention takes them, with queries and keys normed: each head,
      *   or (whole) all heads of queries together and all of keys. gain: the queries', then the keys', of a head each or
-     *   whole of all. stats [rows, 2 (n_head + n_kv_head)], whole [rows, 4]. backward: dx may be dy. */
+     *   whole of all. stats [rows, 2 (n_head + n_kv_head)], whole [rows, 4]. backward: dx may be dy, and dgain none. */
     int (*norm)(struct shore__compute *c, struct shore__stream *s, shore__buf y, shore__buf stats, shore__buf x,
                 shore__buf gain, shore__buf bias, float eps, enum shore__norm_kind kind, size_t rows, size_t d);
     int (*norm_backward)(struct shore__compute *c, struct shore__stream *s, shore__buf dx, shore__buf dgain,

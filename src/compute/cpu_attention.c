@@ -238,7 +238,7 @@ int shore__cpu_head_norm_backward(struct shore__compute *base, struct shore__str
     struct normed n[2];
     normed_parts(a, whole, n);
     const size_t stats_ld = 2 * (n[0].rows + n[1].rows);
-    for (const struct normed *i = n; i < n + 2; i++) { /* columns first: dx may be dy */
+    for (const struct normed *i = n; i < n + 2 && !shore__buf_is_none(dgain); i++) { /* columns first: dx may be dy */
         SHORE__FOR_PART(c, i->d, 16, p) {
             for (size_t r = 0; r < all; r++)
                 c->kernels->norm_columns((float *)shore__cpu_ptr(dgain) + i->gain, NULL, dys + r * row + i->at * width,

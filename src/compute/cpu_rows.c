@@ -177,7 +177,8 @@ int shore__cpu_norm_backward(struct shore__compute *base, struct shore__stream *
                              shore__buf stats, enum shore__norm_kind kind, size_t rows, size_t d) {
     OPEN;
     /* Columns first: dx may be dy. */
-    SHORE__FOR_PART(c, d, UNIT, p) {
+    const size_t columns = shore__buf_is_none(dgain) && shore__buf_is_none(dbias) ? 0 : d;
+    SHORE__FOR_PART(c, columns, UNIT, p) {
         c->kernels->norm_columns(shore__cpu_ptr(dgain), shore__cpu_ptr(dbias), shore__cpu_ptr(dy), shore__cpu_ptr(x),
                                  shore__cpu_ptr(stats), kind, rows, d, p.begin, p.end, mode);
     }

@@ -92,7 +92,7 @@ INLINE void norm_columns_strip(float *dgain, float *dbias, const void *dy, const
     for (int v = 0; v < COLUMN_VECTORS; v++) {
         size_t at = j + v * VL;
         count[v] = whole ? VL : at >= end ? 0 : left(at, end);
-        gain[v] = get(dgain, at, count[v], SHORE__F32);
+        gain[v] = dgain ? get(dgain, at, count[v], SHORE__F32) : splat(0.0f);
         bias[v] = dbias ? get(dbias, at, count[v], SHORE__F32) : splat(0.0f);
     }
     for (size_t r = 0; r < rows; r++) {
@@ -105,7 +105,7 @@ INLINE void norm_columns_strip(float *dgain, float *dbias, const void *dy, const
         }
     }
     for (int v = 0; v < COLUMN_VECTORS; v++) {
-        put(dgain, j + v * VL, count[v], gain[v], SHORE__F32);
+        if (dgain) put(dgain, j + v * VL, count[v], gain[v], SHORE__F32);
         if (dbias) put(dbias, j + v * VL, count[v], bias[v], SHORE__F32);
     }
 }

@@ -28,7 +28,6 @@ int shore__block_prepare(const struct shore__model *m, struct shore__compute *c,
     const struct shore__model_block *b = &m->blocks[block];
     const struct shore_layout_block *layout = &m->layout->blocks[block];
     uint64_t first = (uint64_t)b->tail_segment * SHORE_SEGMENT_ELEMS;
-    *out = (struct shore__weights){0};
     int rc = 0;
     size_t at = 0;
     c->ops->weights_changed(c);
@@ -276,7 +275,7 @@ int shore__layer_remake_cheap(const struct shore__model *m, struct shore__comput
 static int linear_backward(struct shore__compute *c, struct shore__stream *s, bool add, shore__buf dx, shore__buf dw,
                            shore__buf db, shore__buf dy, shore__buf x, shore__buf w, size_t rows, size_t n, size_t k,
                            bool w_is_nk) {
-    TRY(c->ops->linear_backward_w(c, s, dw, dy, x, rows, n, k, w_is_nk, add));
+    if (!shore__buf_is_none(dw)) TRY(c->ops->linear_backward_w(c, s, dw, dy, x, rows, n, k, w_is_nk, add));
     if (!shore__buf_is_none(db)) TRY(c->ops->bias_backward(c, s, db, dy, rows, n));
     return c->ops->linear_backward_x(c, s, dx, dy, w, rows, n, k, w_is_nk);
 }

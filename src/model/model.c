@@ -76,9 +76,9 @@ static int add(struct shore__model *m, struct shore__model_block *b, const struc
     const uint64_t widths[] = {1,           a->d_model,   a->d_ff,  m->attn_width,
                                m->kv_width, m->qkv_width, a->vocab, a->max_positions};
     if ((r->flag && !*((const bool *)a + r->flag)) || (r->role == SHORE__HEAD_TABLE && a->tied)) return 0;
-    b->of_role[r->role] = (int)b->ntensors;
     struct shore__model_tensor *t = &b->tensors[b->ntensors++];
     *t = (struct shore__model_tensor){.role = r->role, .cols = widths[r->cols], .matrix = r->cols != ONE};
+    t->draws = (uint32_t)(b - m->blocks) * 16 + b->ntensors;
     for (; t->nparts < 3 && r->parts[t->nparts].name; t->nparts++) {
         struct shore__part *p = &t->parts[t->nparts];
         const char *name = r->parts[t->nparts].name;
@@ -105,26 +105,6 @@ static int add_all(struct shore__model *m) {
     return rc;
 }
 
-static int make_layout(struct shore__model *m) {
-    struct shore_block_spec *specs = calloc(m->nblocks, sizeof *specs);
-    struct shore_tensor_spec *tensors = calloc((size_t)m->nblocks * 16, sizeof *tensors);
-    char(*names)[24] = calloc(m->nblocks, sizeof *names);
-    int rc = specs && tensors && names ? 0 : -ENOMEM;
-    for (uint32_t i = 0; !rc && i < m->nblocks; i++) {
-        struct shore__model_block *b = &m->blocks[i];
-        snprintf(names[i], sizeof names[i], i == 0 ? "embedding" : i + 1 == m->nblocks ? "head" : "layer %u", i - 1);
-        specs[i] = (struct shore_block_spec){names[i], tensors + (size_t)i * 16, b->ntensors};
-        for (uint32_t t = 0; t < b->ntensors; t++)
-            tensors[(size_t)i * 16 + t] = (struct shore_tensor_spec){
-                b->tensors[t].parts[0].name, b->tensors[t].rows * b->tensors[t].cols, b->tensors[t].matrix ? 0 : 1};
-    }
-    if (!rc) rc = shore_layout_make(specs, m->nblocks, &m->layout);
-    free(specs);
-    free(tensors);
-    free(names);
-    return rc;
-}
-
 int shore__model_make(const struct shore__arch *arch, struct shore__model **out, struct shore_diag *diag) {
     /* Sums of products cannot overflow: the limits of shore__arch_from_json keep the largest far below 2^63. */
     struct shore__model *m = calloc(1, sizeof *m);
@@ -137,15 +117,12 @@ int shore__model_make(const struct shore__arch *arch, struct shore__model **out,
     m->up_width = arch->gated ? 2 * arch->d_ff : arch->d_ff;
     m->blocks = calloc(m->nblocks, sizeof *m->blocks);
     int rc = m->blocks ? 0 : -ENOMEM;
-    for (uint32_t i = 0; !rc && i < m->nblocks; i++)
-        memset(m->blocks[i].of_role, -1, sizeof m->blocks[i].of_role);
     if (!rc) rc = add_all(m);
-    if (!rc) rc = make_layout(m);
+    if (!rc) rc = shore__model_lay_out(m);
     if (rc) {
         shore__model_free(m);
         return shore__fail(diag, rc, "the model's description cannot be laid out: %s", shore_error_text(rc));
     }
-    m->parameters = m->layout->elems;
     uint32_t step = SHORE_SEGMENT_ELEMS, d = arch->d_model;
     for (uint32_t g = d; g % 2 == 0 && step > 1; g /= 2)
         step /= 2;
@@ -153,13 +130,6 @@ int shore__model_make(const struct shore__arch *arch, struct shore__model **out,
     m->slice_rows = rows ? rows : step;
     if (m->slice_rows > arch->vocab) m->slice_rows = arch->vocab;
     m->nslices = (arch->vocab + m->slice_rows - 1) / m->slice_rows;
-    for (uint32_t i = 0; i < m->nblocks; i++) {
-        struct shore__model_block *b = &m->blocks[i];
-        uint32_t table = b->tensors[0].role == SHORE__TOKEN_TABLE || b->tensors[0].role == SHORE__HEAD_TABLE;
-        if (table == b->ntensors) continue;
-        b->tail_segment = (uint32_t)(m->layout->blocks[i].tensors[table].offset_elems / SHORE_SEGMENT_ELEMS);
-        b->tail_segments = m->layout->blocks[i].segments - b->tail_segment;
-    }
     *out = m;
     return 0;
 }
@@ -222,10 +192,9 @@ void shore__model_init(const struct shore__model *m, uint64_t seed, uint32_t blo
         /* GPT-2: residual projections are scaled with the depth (Radford et al. 2019, section 2.3) */
         bool residual = tensor->role == SHORE__OUT_W || tensor->role == SHORE__DOWN_W;
         float std = m->arch.init_std * (residual ? 1 / sqrtf(2.0f * (float)m->arch.n_layer) : 1);
-        uint64_t stream = (uint64_t)block * 16 + t + 1;
 #pragma omp parallel for schedule(static)
         for (uint64_t i = from; i < end; i++)
-            out[i - first] = std * shore__random_normal(seed, stream, i - place->offset_elems);
+            out[i - first] = std * shore__random_normal(seed, tensor->draws, i - place->offset_elems);
         if (tensor->role != SHORE__TOKEN_TABLE || m->arch.padding < 0) continue;
         uint64_t row = place->offset_elems + (uint64_t)m->arch.padding * tensor->cols;
         for (uint64_t i = row > from ? row : from; i < end && i < row + tensor->cols; i++)

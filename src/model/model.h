@@ -1,7 +1,8 @@
 /* Models: one description per architecture, the canonical layout that follows from it, and the mathematics of a block.
  *
  * Blocks: 0 is the embedding (token table first, so that its slices are whole segments; then learned positions), 1 ..
- * n_layer are the layers, n_layer + 1 is the head (an untied output table first, then the final norm). */
+ * n_layer are the layers, n_layer + 1 is the head (an untied output table first, then the final norm). A block of which
+ * a part rests is two: see freeze.c. */
 #ifndef SHORE_MODEL_MODEL_H
 #define SHORE_MODEL_MODEL_H
 
@@ -86,6 +87,8 @@ struct shore__model_tensor {
     enum shore__role role;
     uint64_t rows, cols; /* vectors: [rows, 1], stored with rank 1 */
     bool matrix;         /* two dimensions: weight decay applies */
+    bool rests;          /* it is not trained */
+    uint32_t draws;      /* the stream of its random initial values */
     uint32_t nparts;
     struct shore__part parts[3];
 };
@@ -99,14 +102,19 @@ struct shore__model_block {
     /* The part that is not a vocabulary table: segments [tail_segment, tail_segment + tail_segments). A layer is all
      * tail. In other blocks, the first tail segment may also hold the end of the table. */
     uint32_t tail_segment, tail_segments;
+    /* If some of its tensors rest and others are trained: the block that has those which are not as the first. Of such
+     * a side: the block that it belongs to. Otherwise 0. */
+    uint32_t side;
 };
 
 struct shore__model {
     struct shore__arch arch;
-    uint32_t nblocks;
+    uint32_t nblocks; /* n_layer + 2, and behind them sides */
     struct shore__model_block *blocks;
     struct shore_layout *layout;
     uint64_t parameters; /* tied tables counted once */
+    uint64_t trained;    /* of these */
+    uint32_t lowest;     /* layer down to which backward is computed: at least 1; n_layer + 1: it is of none */
     /* widths */
     uint32_t attn_width, kv_width, qkv_width, up_width;
     uint32_t slice_rows; /* vocabulary rows of a slice: whole segments */
@@ -144,8 +152,27 @@ int shore__model_of_config(const struct shore__arch *arch, const json_t *config,
 json_t *shore__model_to_json(const struct shore__model *m, const struct shore__arch *arch);
 void shore__model_free(struct shore__model *m);
 
+/* freeze.c: lets the tensors rest whose names in files match a pattern of the shell: as requires_grad = False does in
+ * PyTorch, they have no gradient, no moments and no update. A pattern may match a name from one of its dots on. A tied
+ * head is its table. Errors (SHORE_EUSAGE): a pattern that matches nothing, part of a matrix, all tensors; -ENOMEM. */
+int shore__model_freeze(struct shore__model *m, const char *const *patterns, size_t count, struct shore_diag *diag);
+/* Makes m->layout, and what follows from it, of the blocks' tensors. -ENOMEM, SHORE_EINPUT. */
+int shore__model_lay_out(struct shore__model *m);
+
 static inline uint32_t shore__model_head(const struct shore__model *m) {
     return m->arch.n_layer + 1;
+}
+static inline bool shore__model_rests(const struct shore__model *m, uint32_t block) {
+    return m->layout->blocks[block].tensors[0].group == SHORE_GROUP_RESTS;
+}
+/* Of a block and its side, the one that is trained; UINT32_MAX: none. */
+static inline uint32_t shore__model_trained(const struct shore__model *m, uint32_t block) {
+    if (!shore__model_rests(m, block)) return block;
+    return m->blocks[block].side ? m->blocks[block].side : UINT32_MAX;
+}
+/* The block of n_layer + 2 that a block is, or whose side it is. */
+static inline uint32_t shore__model_main(const struct shore__model *m, uint32_t block) {
+    return block > shore__model_head(m) ? m->blocks[block].side : block;
 }
 /* Rows [first, first + n) of slice i, and its segments in the table's block. */
 struct shore__slice {
@@ -179,7 +206,8 @@ struct shore__weights {
     shore__buf role[SHORE__ROLE_COUNT];
 };
 /* Bytes of a block's prepared tail beside its raw form, and its preparation. raw: the tail's segments as fetched (bf16,
- * or fp32 in mode SHORE__F32). Slices of tables are widened by shore__slice_prepare(). */
+ * or fp32 in mode SHORE__F32). out gets these roles; others stay. Slices of tables are widened by
+ * shore__slice_prepare(). */
 size_t shore__prepared_bytes(const struct shore__model *m, uint32_t block, enum shore__mode mode);
 int shore__block_prepare(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
                          uint32_t block, shore__buf raw, shore__buf prepared, struct shore__weights *out);

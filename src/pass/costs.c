@@ -30,7 +30,7 @@ static uint64_t adapter_elems(const struct shore__facts *f, uint32_t layer) {
 }
 
 uint32_t shore__trained_segments(const struct shore__facts *f, uint32_t block) {
-    if (!f->lora_rank) return f->model->layout->blocks[block].segments;
+    if (!f->lora_rank) return shore__model_rests(f->model, block) ? 0 : f->model->layout->blocks[block].segments;
     if (block == 0 || block == shore__model_head(f->model)) return 0;
     return (uint32_t)((adapter_elems(f, block) + SHORE_SEGMENT_ELEMS - 1) / SHORE_SEGMENT_ELEMS);
 }
@@ -127,25 +127,45 @@ void shore__costs_head(const struct shore__costing *c, uint32_t op) {
     const struct shore__arch *a = &c->f->model->arch;
     uint64_t d = a->d_model;
     product(c, op, SHORE_WORK_PRODUCT_INPUT, 1, d * a->vocab);
-    if (!c->f->lora_rank) product(c, op, SHORE_WORK_PRODUCT_WEIGHT, 1, d * a->vocab);
+    if (!c->f->lora_rank && !shore__model_rests(c->f->model, shore__model_table_block(c->f->model)))
+        product(c, op, SHORE_WORK_PRODUCT_WEIGHT, 1, d * a->vocab);
     rows(c, op, a->vocab + 5 * d, (uint64_t)a->vocab * 4 + 2 * 4 * d);
 }
 
-void shore__costs_backward(const struct shore__costing *c, uint32_t op) {
+/* Elements of a layer's matrices that are trained, and how many of these there are. */
+static uint64_t trained_matrices(const struct shore__model *m, uint32_t layer, uint32_t *count) {
+    uint64_t elems = 0;
+    *count = 0;
+    for (uint32_t b = layer; b; b = b == layer ? m->blocks[b].side : 0)
+        for (uint32_t t = 0; t < m->blocks[b].ntensors; t++) {
+            const struct shore__model_tensor *tensor = &m->blocks[b].tensors[t];
+            if (!tensor->matrix || tensor->rests) continue;
+            elems += tensor->rows * tensor->cols;
+            ++*count;
+        }
+    return elems;
+}
+
+void shore__costs_backward(const struct shore__costing *c, uint32_t op, uint32_t layer) {
     const struct shore__model *m = c->f->model;
     const struct shore__arch *a = &m->arch;
     uint64_t d = a->d_model, elems = d * (m->qkv_width + m->attn_width + m->up_width + a->d_ff);
     uint64_t biases = (a->qkv_bias ? m->qkv_width : 0) + (a->out_bias ? d : 0) + (a->mlp_bias ? m->up_width + d : 0);
     uint64_t adapters = adapter_elems(c->f, 1);
     product(c, op, SHORE_WORK_PRODUCT_INPUT, 4, elems + adapters);
-    product(c, op, SHORE_WORK_PRODUCT_WEIGHT, 4, c->f->lora_rank ? adapters : elems);
+    uint32_t matrices;
+    uint64_t trained = trained_matrices(m, layer, &matrices);
+    if (c->f->lora_rank)
+        product(c, op, SHORE_WORK_PRODUCT_WEIGHT, 4, adapters);
+    else if (matrices)
+        product(c, op, SHORE_WORK_PRODUCT_WEIGHT, matrices, trained);
     compute(c, op, SHORE_WORK_ATTENTION_BACKWARD, pairs(c->f) * a->head_dim * 10, c->f->batch.seq_len);
     rows(c, op, 8 * d + 2 * (uint64_t)m->up_width + a->d_ff + biases + rotary_elems(c->f),
          (uint64_t)a->d_ff * SHORE__EXPONENTIAL_BYTES);
 }
 
 void shore__costs_lookups(const struct shore__costing *c, uint32_t op) {
-    if (c->f->lora_rank) return;
+    if (c->f->lora_rank || shore__model_trained(c->f->model, 0) == UINT32_MAX) return;
     const struct shore__arch *a = &c->f->model->arch;
     uint64_t d = (uint64_t)a->d_model * (a->learned_positions ? 2 : 1);
     rows(c, op, d, 8 * d);

@@ -28,7 +28,8 @@ void shore__costing_close(struct shore__costing *c);
 /* What a drive has of a step's updates, as a share of all drives'. */
 double shore__costing_share(const struct shore__costing *c, uint32_t drive);
 
-/* Segments of a block that a step updates: all of them, or those of a layer's adapters, as if they were its first. */
+/* Segments of a block that a step updates: all of them, or none, or those of a layer's adapters, as if they were its
+ * first. */
 uint32_t shore__trained_segments(const struct shore__facts *f, uint32_t block);
 
 /* Rows of the embedding that a batch looks up: at most, and as many as are expected if its tokens are spread over the
@@ -45,7 +46,7 @@ void shore__costs_forward(const struct shore__costing *c, uint32_t op); /* of a 
 void shore__costs_output(const struct shore__costing *c, uint32_t op);  /* that product */
 void shore__costs_loss(const struct shore__costing *c, uint32_t op);
 void shore__costs_head(const struct shore__costing *c, uint32_t op);
-void shore__costs_backward(const struct shore__costing *c, uint32_t op);
+void shore__costs_backward(const struct shore__costing *c, uint32_t op, uint32_t layer);
 void shore__costs_lookups(const struct shore__costing *c, uint32_t op);
 
 /* Work behind `op` for a gradient of these segments that it has made: its way, and the update. */

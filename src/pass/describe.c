@@ -9,6 +9,7 @@
 #include "pass/costs.h"
 #include "pass/lookups.h"
 #include "pass/operations.h"
+#include "pass/pieces.h"
 #include "pass/row_tensor.h"
 #include "plan/budget.h"
 
@@ -60,16 +61,16 @@ static uint64_t host_bytes(const struct shore__facts *f) {
 }
 
 /* Bytes of the larger untied table: a compressed block is selected from as a whole. */
-static uint64_t larger_table_bytes(const struct shore__model *m) {
-    uint64_t elems = m->layout->blocks[0].padded_elems, head = m->layout->blocks[m->nblocks - 1].padded_elems;
-    return (head > elems ? head : elems) * 4;
+static uint64_t larger_table_bytes(const struct shore__facts *f) {
+    uint32_t input = shore__trained_segments(f, 0), output = shore__trained_segments(f, shore__model_head(f->model));
+    return (output > input ? output : input) * SEGMENT_BYTES;
 }
 
 /* Bytes of slice i of a table. The last one includes the rest of its block, in the larger of both blocks. */
 static uint64_t slice_piece_bytes(const struct shore__model *m, uint32_t i) {
     struct shore__slice s = shore__model_slice(m, i);
     uint32_t segments = s.segments;
-    for (uint32_t block = 0; i + 1 == m->nslices && block < m->nblocks; block += m->nblocks - 1) {
+    for (uint32_t block = 0; i + 1 == m->nslices && block <= shore__model_head(m); block += shore__model_head(m)) {
         uint32_t to_end = m->layout->blocks[block].segments - s.segment;
         if (shore__page_block_has_table(m, block) && to_end > segments) segments = to_end;
     }
@@ -93,10 +94,14 @@ uint64_t shore__plan_scratch_inner(const struct shore__facts *f, size_t nth) {
     return boundary_room(f) * m->arch.n_layer + slices + nth * shore__plan_offload_bytes(f);
 }
 
+uint64_t shore__plan_pairs(const struct shore__facts *f) {
+    return (f->model->arch.n_layer + 1 - f->model->lowest) * f->batch.units;
+}
+
 /* Number of pairs whose inner activations have room in scratch: all pairs, but at most 12 bytes per parameter, which
  * fp32 parameters and moments take. */
 static size_t pairs_with_room(const struct shore__facts *f) {
-    size_t pairs = f->model->arch.n_layer * f->batch.units;
+    size_t pairs = shore__plan_pairs(f);
     uint64_t most = f->model->layout->segments * SHORE_SEGMENT_ELEMS * 12 / shore__plan_offload_bytes(f);
     if (!f->scratch || f->offload == SHORE__OFF) return 0;
     if (pairs < most) most = pairs;
@@ -173,13 +178,12 @@ static void add_buffers(const struct description *d, enum shore__row key, uint32
         shore_program_tensor(d->program, &buffers);
 }
 
-/* The operation that makes a piece: of a layer, of the final norm, of a table's slice. Slices of a tied table go to
- * scratch from there, and come back for its lookups. */
-static uint32_t made_at(const struct shore__model *m, uint32_t piece) {
-    uint32_t n = m->arch.n_layer;
-    if (piece < n) return shore__phase_backward(n, piece + 1);
-    bool of_input = piece > n && piece - n - 1 < m->nslices;
-    return of_input && !m->arch.tied ? shore__phase_backward(n, 0) : shore__phase_head(n);
+/* The operation that makes a piece: of a layer, of a tail, of a table's slice. Slices of a tied table go to scratch
+ * from there, and come back for its lookups. */
+static uint32_t made_at(const struct shore__model *m, struct shore__page_id page) {
+    uint32_t n = m->arch.n_layer, block = shore__model_main(m, page.block);
+    if (block == shore__model_head(m) || (page.kind == SHORE__PAGE_SLICE && m->arch.tied)) return shore__phase_head(n);
+    return shore__phase_backward(n, block);
 }
 
 /* Adds the pieces of gradient: of layers, of table slices and of tails. held: 1 + the tensor that holds all slices of a
@@ -188,22 +192,22 @@ static void add_pieces(const struct description *d, uint32_t held) {
     const struct shore__facts *f = d->f;
     const struct shore__model *m = f->model;
     struct shore_tensor piece = shore__row_tensor(SHORE__ROW_GRADIENT, 0, SHORE_PLACE_BOTH, 0);
-    uint32_t slices = m->nslices * (m->arch.tied ? 1 : 2), made = m->arch.n_layer + slices + 1;
+    uint32_t made = 0;
     piece.ways = SHORE_WAY_MOVE;
     piece.group = SHORE__GROUP_PIECES;
-    for (uint32_t i = 0; i < made; i++) {
-        uint32_t slice = i - m->arch.n_layer - 1;
+    for (uint32_t i = 0; i < shore__pieces_count(m); i++) {
+        const struct shore__piece is = shore__piece_at(m, i);
+        const bool slice = is.page.kind == SHORE__PAGE_SLICE, rows = slice && !is.page.block && shore__sends_rows(f);
+        if (shore__model_rests(m, is.page.block) || (slice && f->lora_rank)) continue;
         piece.index = i;
-        piece.bytes = i < m->arch.n_layer ? shore__trained_segments(f, i + 1) * SEGMENT_BYTES : 0;
-        piece.without = 0;
-        if (i > m->arch.n_layer) {
-            bool rows = shore__sends_rows(f) && slice < m->nslices;
-            piece.bytes = f->lora_rank || rows ? 0 : slice_piece_bytes(m, slice % m->nslices);
-            piece.without = held;
-        }
-        shore_program_makes(d->program, made_at(m, i), shore_program_tensor(d->program, &piece));
+        piece.bytes =
+            slice ? slice_piece_bytes(m, is.page.slice) : shore__trained_segments(f, is.page.block) * SEGMENT_BYTES;
+        if (!is.count) piece.bytes = 0; /* it comes with a slice */
+        if (rows) piece.bytes = 0;
+        piece.without = slice ? held : 0;
+        made += f->scratch || !piece.without;
+        shore_program_makes(d->program, made_at(m, is.page), shore_program_tensor(d->program, &piece));
     }
-    if (!f->scratch && held) made -= slices;
     add_buffers(d, SHORE__ROW_GRADIENT, SHORE__GROUP_PIECES, f->scratch ? 1 : made, made);
 }
 
@@ -218,7 +222,7 @@ static void describe_backward(const struct description *d) {
     row_in_step(d, SHORE__ROW_DLOGITS, SHORE_PLACE_DEVICE, f->batch.unit_rows * m->slice_rows * e);
     row_in_step(d, SHORE__ROW_BACKWARD_SCRATCH, SHORE_PLACE_DEVICE,
                 shore__backward_scratch_bytes(m, f->mode, f->batch.unit_rows));
-    if (m->arch.tied && !f->lora_rank) {
+    if (m->arch.tied && !shore__model_rests(m, 0) && !f->lora_rank) {
         struct shore_tensor table = shore__row_tensor(SHORE__ROW_TABLE_GRADIENT, 0, SHORE_PLACE_BOTH, elems * 4);
         bool stays = f->compressed || !f->scratch || d->how.head_units < f->batch.units;
         table.ways = SHORE_WAY_KEEP | (stays ? 0 : SHORE_WAY_MOVE);
@@ -230,7 +234,7 @@ static void describe_backward(const struct description *d) {
         table.with = held;
         if (f->gradient_bf16) in_step(d, &table);
     } else if (f->compressed)
-        row_in_step(d, SHORE__ROW_WHOLE_GRADIENT, SHORE_PLACE_BOTH, larger_table_bytes(m));
+        row_in_step(d, SHORE__ROW_WHOLE_GRADIENT, SHORE_PLACE_BOTH, larger_table_bytes(f));
     add_pieces(d, held);
     if (f->host_update) {
         struct shore_tensor host = shore__row_tensor(SHORE__ROW_HOST_UPDATE, 0, SHORE_PLACE_PINNED,
@@ -244,7 +248,7 @@ static void describe_inner(const struct description *d) {
     const struct shore__facts *f = d->f;
     uint32_t n = f->model->arch.n_layer;
     size_t movable = pairs_with_room(f);
-    for (uint32_t l = n; l >= 1; l--) { /* backward needs the last layers first */
+    for (uint32_t l = n; l >= f->model->lowest; l--) { /* backward needs the last layers first */
         struct shore_tensor inner =
             shore__row_tensor(SHORE__ROW_INNER_KEPT, l, SHORE_PLACE_DEVICE, kept_pair_bytes(f, false));
         inner.group = SHORE__GROUP_INNER;
@@ -265,9 +269,9 @@ static void describe_inner(const struct description *d) {
 /* Adds the activations that forward leaves for backward. */
 static void describe_activations(const struct description *d) {
     const struct shore__facts *f = d->f;
-    uint32_t n = f->model->arch.n_layer;
+    uint32_t n = f->model->arch.n_layer, lowest = f->model->lowest;
     add_buffers(d, SHORE__ROW_PASSING_BOUNDARY, SHORE__GROUP_INPUTS, 2, 2);
-    for (uint32_t l = 1; l <= n + 1; l++) {
+    for (uint32_t l = lowest; l <= n + 1; l++) { /* layers before it compute in place in its input */
         bool last = l == n + 1;
         struct shore_tensor input =
             shore__row_tensor(SHORE__ROW_BOUNDARY, l, SHORE_PLACE_DEVICE, shore__plan_boundary_bytes(f));
@@ -276,8 +280,8 @@ static void describe_activations(const struct description *d) {
         input.group = SHORE__GROUP_INPUTS;
         uint32_t id = shore_program_tensor(d->program, &input);
         /* layers may compute in the last one, in place */
-        shore_program_makes(d->program, last || l == 1 ? shore__phase_forward(0) : shore__phase_output(l - 1), id);
-        if (l == 1) d->plan->input = id;
+        shore_program_makes(d->program, last || l == lowest ? shore__phase_forward(0) : shore__phase_output(l - 1), id);
+        if (l == lowest) d->plan->input = id;
     }
     describe_inner(d);
 }
@@ -329,7 +333,8 @@ int shore__step_describe(const struct shore__facts *f, struct shore__step_way ho
                          struct shore_diag *diag) {
     const struct description description = {f, out, shore_program_new(), how}, *d = &description;
     const struct shore__model *m = f->model;
-    *out = (struct shore__train_plan){.program = d->program, .table = UINT32_MAX, .host = UINT32_MAX};
+    *out = (struct shore__train_plan){
+        .program = d->program, .lowest = f->model->lowest, .table = UINT32_MAX, .host = UINT32_MAX};
     if (!out->program) return shore__fail(diag, -ENOMEM, "out of memory for a plan");
     uint32_t between = shore__phase_between(m->arch.n_layer);
     struct shore_tensor workspace = shore__row_tensor(SHORE__ROW_WORKSPACE, 0, SHORE_PLACE_DEVICE, f->workspace_bytes);

@@ -12,7 +12,8 @@
 struct shore__train_plan {
     struct shore_program *program;
     struct shore_plan *plan;
-    uint32_t input, inner; /* tensors: the input of layer 1; inner activations of unit 0 of the last layer */
+    uint32_t lowest;       /* layer down to which backward is computed */
+    uint32_t input, inner; /* tensors: its input; inner activations of unit 0 of the last layer */
     uint32_t pieces, logits, table, host, workspace, drives, holes; /* and these; UINT32_MAX: there is none */
     size_t units;                                                   /* of the batch */
     size_t head_units;                                              /* that go through the head at once */
@@ -58,7 +59,8 @@ int shore__plan_training(const struct shore__facts *f, uint64_t budget, struct s
                          struct shore__needs *needs, struct shore_diag *diag);
 void shore__train_plan_close(struct shore__train_plan *plan);
 
-/* The fate of the input of a layer (layers + 1: of the head), and of a unit's inner activations. */
+/* The fate of the input of a layer (layers + 1: of the head), and of a unit's inner activations. Layers below the
+ * model's lowest have none. */
 const struct shore__fate *shore__plan_input(const struct shore__train_plan *plan, uint32_t layer);
 const struct shore__fate *shore__plan_inner(const struct shore__facts *f, const struct shore__train_plan *plan,
                                             uint32_t layer, size_t unit);
@@ -66,6 +68,9 @@ const struct shore__fate *shore__plan_inner(const struct shore__facts *f, const 
 /* Bytes of one (layer, unit) pair that goes to scratch, and of one layer's inputs that stay or go there. */
 uint64_t shore__plan_offload_bytes(const struct shore__facts *f);
 uint64_t shore__plan_boundary_bytes(const struct shore__facts *f);
+
+/* Number of (layer, unit) pairs that backward computes. */
+uint64_t shore__plan_pairs(const struct shore__facts *f);
 
 /* Offset in scratch of slice i of a tied table's gradient, and of the nth offloaded pair's inner activations. */
 uint64_t shore__plan_scratch_slice(const struct shore__facts *f, uint32_t slice);

@@ -57,7 +57,8 @@ static inline bool shore__may_gather(const struct shore__facts *f) {
 /* Whether the embedding's gradient leaves as the rows that were looked up. What compression selects from is the whole
  * table, as what waits on the drives for an update on the host; and learned positions lie in its block. */
 static inline bool shore__sends_rows(const struct shore__facts *f) {
-    return f->gathers && !f->compressed && !f->host_update && !f->model->arch.learned_positions;
+    return f->gathers && !f->compressed && !f->host_update && !f->model->arch.learned_positions &&
+           !shore__model_rests(f->model, 0);
 }
 
 #endif

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "pass/costs.h"
-#include "pass/pages.h"
+#include "pass/pieces.h"
 #include "pass/row_keys.h"
 #include "plan/plan.h"
 #include "step/speculation.h"
@@ -53,8 +53,9 @@ static void cost_gradients(const struct shore__costing *c, uint32_t op, uint32_t
     bool wait = wait_for_norm(c->f);
     uint32_t early = complete_early(c->f);
     if (block && !last && block == shore__model_head(c->f->model) && early) shore__costs_gradient(c, op, 0, 0, early);
-    for (uint32_t b = wait ? 0 : block; wait ? last && b < c->f->model->nblocks : b == block; b++)
-        shore__costs_gradient(c, op, b, b ? 0 : early, shore__trained_segments(c->f, b) - (b ? 0 : early));
+    for (uint32_t b = 0; b < c->f->model->nblocks; b++)
+        if (wait ? last : shore__model_main(c->f->model, b) == block)
+            shore__costs_gradient(c, op, b, b ? 0 : early, shore__trained_segments(c->f, b) - (b ? 0 : early));
 }
 
 static void cost(const struct shore__costing *c, struct operation o, uint32_t op) {
@@ -66,7 +67,7 @@ static void cost(const struct shore__costing *c, struct operation o, uint32_t op
     if (o.what == OUTPUT) shore__costs_output(c, op);
     if (o.what == LOSS) shore__costs_loss(c, op);
     if (o.what == HEAD_BACKWARD) shore__costs_head(c, op);
-    if (o.what == BACKWARD) shore__costs_backward(c, op);
+    if (o.what == BACKWARD && o.layer >= m->lowest) shore__costs_backward(c, op, o.layer);
     if (o.what == LOOKUPS) shore__costs_lookups(c, op);
     if (o.what == EMBED || o.what == LOSS) shore__costs_tail(c, op, o.what == EMBED ? 0 : head);
     if (o.what & GRADIENTS) cost_gradients(c, op, of, o.what == LOOKUPS);
@@ -98,14 +99,16 @@ static uint32_t completed_at(const struct shore__model *m, uint32_t block) {
 static void spill(const struct shore__costing *c, uint32_t buffers, bool table_stays) {
     const struct shore__model *m = c->f->model;
     uint32_t last = completed_at(m, 0), held = 0;
-    for (uint32_t b = m->nblocks; b--;) { /* as backward completes them */
+    for (uint32_t main = shore__model_head(m) + 1; main--;) { /* as backward completes them */
+        uint32_t b = shore__model_trained(m, main);
+        if (b == UINT32_MAX) continue;
         uint32_t pieces = shore__page_block_has_table(m, b) ? m->nslices : 1, end = shore__trained_segments(c->f, b);
         for (uint32_t i = 0, at = 0; end && !(table_stays && !b) && i < pieces; i++) {
             uint32_t to = i + 1 < pieces ? at + shore__model_slice(m, i).segments : end;
             if (held + SHORE__BUFFERS_TO_GO_ON < buffers)
                 held++;
             else
-                shore__costs_spill(c, completed_at(m, b), last, b, at, to - at);
+                shore__costs_spill(c, completed_at(m, main), last, b, at, to - at);
             at = to;
         }
     }
@@ -141,20 +144,23 @@ struct reader {
 static struct reader of_page(const struct shore__facts *f, uint32_t number) {
     struct shore__page_id id = shore__page_at(f->model, number);
     unsigned samples = f->samples ? BETWEEN : 0;
-    if (id.kind == SHORE__PAGE_LAYER) return (struct reader){LAYERS | samples, id.block};
+    uint32_t block = shore__model_main(f->model, id.block), head = shore__model_head(f->model);
+    if (block && block < head)
+        return (struct reader){(block < f->model->lowest ? LAYERS & ~BACKWARD : LAYERS) | samples, block};
     if (f->gathers && id.kind == SHORE__PAGE_SLICE && !id.block) return (struct reader){BETWEEN, 0};
-    unsigned what = id.block == 0 ? EMBED : 0;
+    unsigned what = block == 0 ? EMBED : 0;
     bool table = id.kind == SHORE__PAGE_SLICE && id.block == shore__model_table_block(f->model);
-    if (table || id.block == shore__model_head(f->model)) what |= HEAD;
+    if (table || block == head) what |= HEAD;
     return (struct reader){what | samples, 0};
 }
 
-/* Pieces of gradient: of the layers, of the final norm, of table slices in the order of their pages. */
 static struct reader of_piece(const struct shore__facts *f, uint32_t number) {
-    uint32_t n = f->model->arch.n_layer;
-    if (number < n) return (struct reader){BACKWARD, number + 1};
-    if (number == n || shore__page_at(f->model, number + 1).block) return (struct reader){HEAD_BACKWARD, 0};
-    return (struct reader){LOOKUPS | (f->model->arch.tied ? HEAD_BACKWARD : 0), 0};
+    const struct shore__page_id page = shore__piece_at(f->model, number).page;
+    uint32_t block = shore__model_main(f->model, page.block);
+    if (block == shore__model_head(f->model)) return (struct reader){HEAD_BACKWARD, 0};
+    if (block) return (struct reader){BACKWARD, block};
+    bool of_head = page.kind == SHORE__PAGE_SLICE && f->model->arch.tied;
+    return (struct reader){LOOKUPS | (of_head ? HEAD_BACKWARD : 0), 0};
 }
 
 static struct reader who_reads(const struct shore__facts *f, const struct shore_tensor *t) {
@@ -177,8 +183,9 @@ static struct reader who_reads(const struct shore__facts *f, const struct shore_
 static uint32_t changed_at(const struct shore__facts *f, uint32_t number) {
     uint32_t n = f->model->arch.n_layer;
     struct shore__page_id id = shore__page_at(f->model, number);
-    if (f->host_update || wait_for_norm(f) || id.block == 0) return shore__phase_backward(n, 0);
-    return id.kind == SHORE__PAGE_LAYER ? shore__phase_backward(n, id.block) : shore__phase_head(n);
+    uint32_t block = shore__model_main(f->model, id.block);
+    if (f->host_update || wait_for_norm(f) || block == 0) return shore__phase_backward(n, 0);
+    return block < shore__model_head(f->model) ? shore__phase_backward(n, block) : shore__phase_head(n);
 }
 
 void shore__operations_read(const struct shore__facts *f, struct shore_program *program) {
@@ -187,7 +194,9 @@ void shore__operations_read(const struct shore__facts *f, struct shore_program *
         const struct shore_tensor *t = &program->tensor[id];
         struct reader by = who_reads(f, t);
         if (t->key == SHORE__ROW_GATHERED) shore_program_changes(program, shore__phase_backward(n, 0), id);
-        if (t->key == SHORE__ROW_PAGE && !f->lora_rank) shore_program_changes(program, changed_at(f, t->index), id);
+        if (t->key == SHORE__ROW_PAGE && !f->lora_rank &&
+            !shore__model_rests(f->model, shore__page_at(f->model, t->index).block))
+            shore_program_changes(program, changed_at(f, t->index), id);
         for (uint32_t op = 0; op < program->nops; op++) {
             struct operation o = operation_at(n, op);
             if (!(by.what & o.what) || (by.layer && o.layer && by.layer != o.layer)) continue;

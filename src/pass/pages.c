@@ -3,11 +3,17 @@
 #include "longshore/plan.h"
 #include "pass/row_tensor.h"
 
-uint32_t shore__pages_count(const struct shore__model *m) {
+static uint32_t first_side(const struct shore__model *m) {
     return 2 + m->arch.n_layer + m->nslices * (m->arch.tied ? 1 : 2);
 }
 
+uint32_t shore__pages_count(const struct shore__model *m) {
+    return first_side(m) + m->nblocks - 1 - shore__model_head(m);
+}
+
 struct shore__page_id shore__page_at(const struct shore__model *m, uint32_t number) {
+    if (number >= first_side(m))
+        return (struct shore__page_id){SHORE__PAGE_SIDE, shore__model_head(m) + 1 + number - first_side(m), 0};
     if (number < 2) return (struct shore__page_id){SHORE__PAGE_TAIL, number ? shore__model_head(m) : 0, 0};
     number -= 2;
     if (number < m->arch.n_layer) return (struct shore__page_id){SHORE__PAGE_LAYER, number + 1, 0};
@@ -19,6 +25,7 @@ struct shore__page_id shore__page_at(const struct shore__model *m, uint32_t numb
 uint32_t shore__page_number(const struct shore__model *m, struct shore__page_id id) {
     if (id.kind == SHORE__PAGE_TAIL) return id.block ? 1 : 0;
     if (id.kind == SHORE__PAGE_LAYER) return 1 + id.block;
+    if (id.kind == SHORE__PAGE_SIDE) return first_side(m) + id.block - 1 - shore__model_head(m);
     return 2 + m->arch.n_layer + (id.block ? m->nslices : 0) + id.slice;
 }
 
@@ -56,7 +63,11 @@ uint64_t shore__page_bytes(const struct shore__model *m, enum shore__mode mode, 
 
 /* The group of buffers that pages of a kind share. */
 static uint32_t group_of(enum shore__page_kind kind) {
-    return kind == SHORE__PAGE_TAIL ? 0 : kind == SHORE__PAGE_LAYER ? SHORE__GROUP_LAYERS : SHORE__GROUP_SLICES;
+    static const uint32_t groups[] = {[SHORE__PAGE_LAYER] = SHORE__GROUP_LAYERS,
+                                      [SHORE__PAGE_SLICE] = SHORE__GROUP_SLICES,
+                                      [SHORE__PAGE_TAIL] = 0,
+                                      [SHORE__PAGE_SIDE] = SHORE__GROUP_SIDES};
+    return groups[kind];
 }
 
 static void add_buffers(struct shore_program *program, enum shore__row key, uint32_t index, enum shore_place place,
@@ -68,6 +79,14 @@ static void add_buffers(struct shore_program *program, enum shore__row key, uint
     buffers.most = 2;
     buffers.there = place == SHORE_PLACE_DEVICE;
     shore_program_tensor(program, &buffers);
+}
+
+/* The largest of blocks [from, to). */
+static uint64_t prepared_most(const struct shore__model *m, enum shore__mode mode, uint32_t from, uint32_t to) {
+    uint64_t most = 0;
+    for (uint32_t b = from; b < to; b++)
+        if (shore__prepared_bytes(m, b, mode) > most) most = shore__prepared_bytes(m, b, mode);
+    return most;
 }
 
 void shore__pages_describe(const struct shore__facts *f, struct shore_program *program) {
@@ -84,16 +103,22 @@ void shore__pages_describe(const struct shore__facts *f, struct shore_program *p
     }
     add_buffers(program, SHORE__ROW_LAYER_BUFFER, 0, SHORE_PLACE_PINNED, SHORE__GROUP_LAYERS);
     add_buffers(program, SHORE__ROW_SLICE_BUFFER, 0, SHORE_PLACE_PINNED, SHORE__GROUP_SLICES);
+    const uint32_t head = shore__model_head(m), sides = m->nblocks - 1 - head;
+    if (sides) add_buffers(program, SHORE__ROW_SIDE_BUFFER, 0, SHORE_PLACE_PINNED, SHORE__GROUP_SIDES);
     for (uint32_t i = 0; i < 2 && !f->one_memory; i++)
         shore__row_add(program, SHORE__ROW_TAIL_THERE, i, SHORE_PLACE_DEVICE,
                        shore__page_bytes(m, mode, shore__page_at(m, i)));
     for (uint32_t i = 0; i < 2 && !f->one_memory; i++) { /* one is copied while the other is computed with */
         add_buffers(program, SHORE__ROW_LAYER_THERE, i, SHORE_PLACE_DEVICE, SHORE__GROUP_LAYERS);
         add_buffers(program, SHORE__ROW_SLICE_THERE, i, SHORE_PLACE_DEVICE, SHORE__GROUP_SLICES);
+        if (sides) add_buffers(program, SHORE__ROW_SIDE_THERE, i, SHORE_PLACE_DEVICE, SHORE__GROUP_SIDES);
     }
-    shore__row_add(program, SHORE__ROW_PREPARED_LAYER, 0, SHORE_PLACE_DEVICE, shore__prepared_bytes(m, 1, mode));
+    shore__row_add(program, SHORE__ROW_PREPARED_LAYER, 0, SHORE_PLACE_DEVICE, prepared_most(m, mode, 1, head));
     shore__row_add(program, SHORE__ROW_PREPARED_SLICE, 0, SHORE_PLACE_DEVICE, shore__slice_prepared_bytes(m, mode));
     for (uint32_t i = 0; i < 2; i++)
         shore__row_add(program, SHORE__ROW_PREPARED_TAIL, i, SHORE_PLACE_DEVICE,
-                       shore__prepared_bytes(m, i ? shore__model_head(m) : 0, mode));
+                       shore__prepared_bytes(m, i ? head : 0, mode));
+    if (sides)
+        shore__row_add(program, SHORE__ROW_PREPARED_SIDE, 0, SHORE_PLACE_DEVICE,
+                       prepared_most(m, mode, head + 1, m->nblocks));
 }

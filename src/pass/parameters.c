@@ -8,7 +8,7 @@
 
 /* Pools of pages. Each tail has its own, so that it is fetched again after its update: it shares a segment with the
  * last slice of a table. */
-enum { LAYERS, SLICES, FIRST_TAIL, LAST_TAIL, POOLS };
+enum { LAYERS, SLICES, SIDES, FIRST_TAIL, LAST_TAIL, POOLS };
 
 struct shore__parameters {
     const struct shore__model *m;
@@ -18,12 +18,12 @@ struct shore__parameters {
     struct shore_pages *pages;
     struct shore_shown *shown; /* of pages, on the device */
     uint32_t given[POOLS];     /* the page that was given last */
-    shore__buf prepared_layer, prepared_slice, prepared_tail[2];
+    shore__buf prepared_layer, prepared_slice, prepared_side, prepared_tail[2];
 };
 
 static uint32_t pool_of(struct shore__page_id id) {
     if (id.kind == SHORE__PAGE_TAIL) return id.block ? LAST_TAIL : FIRST_TAIL;
-    return id.kind == SHORE__PAGE_LAYER ? LAYERS : SLICES;
+    return id.kind == SHORE__PAGE_LAYER ? LAYERS : id.kind == SHORE__PAGE_SIDE ? SIDES : SLICES;
 }
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -31,6 +31,7 @@ static uint32_t pool_of(struct shore__page_id id) {
 static void lay_out(struct shore__parameters *p) {
     p->prepared_layer = shore__memory_at(p->memory, SHORE__ROW_PREPARED_LAYER, 0);
     p->prepared_slice = shore__memory_at(p->memory, SHORE__ROW_PREPARED_SLICE, 0);
+    p->prepared_side = shore__memory_at(p->memory, SHORE__ROW_PREPARED_SIDE, 0);
     for (uint32_t i = 0; i < 2; i++)
         p->prepared_tail[i] = shore__memory_at(p->memory, SHORE__ROW_PREPARED_TAIL, i);
 }
@@ -47,6 +48,7 @@ static int open_pages(struct shore__parameters *p, const struct shore__parameter
     for (uint32_t i = 0; i < 2; i++) {
         if ((buffers[LAYERS][i] = shore__memory_host(p->memory, SHORE__ROW_LAYER_BUFFER, i))) pools[LAYERS].nbuffers++;
         if ((buffers[SLICES][i] = shore__memory_host(p->memory, SHORE__ROW_SLICE_BUFFER, i))) pools[SLICES].nbuffers++;
+        if ((buffers[SIDES][i] = shore__memory_host(p->memory, SHORE__ROW_SIDE_BUFFER, i))) pools[SIDES].nbuffers++;
         if ((tail = shore__memory_host(p->memory, SHORE__ROW_PAGE, i)))
             buffers[FIRST_TAIL + i][pools[FIRST_TAIL + i].nbuffers++] = tail;
     }
@@ -83,6 +85,7 @@ static int open_shown(struct shore__parameters *p, struct shore_diag *diag) {
     for (uint32_t i = 0; i < 2; i++) {
         add_buffer(&pools[LAYERS], buffers[LAYERS], shore__memory_at(p->memory, SHORE__ROW_LAYER_THERE, i));
         add_buffer(&pools[SLICES], buffers[SLICES], shore__memory_at(p->memory, SHORE__ROW_SLICE_THERE, i));
+        add_buffer(&pools[SIDES], buffers[SIDES], shore__memory_at(p->memory, SHORE__ROW_SIDE_THERE, i));
         add_buffer(&pools[FIRST_TAIL + i], buffers[FIRST_TAIL + i],
                    shore__memory_at(p->memory, SHORE__ROW_TAIL_THERE, i));
     }
@@ -144,18 +147,29 @@ static int give(struct shore__parameters *p, struct shore__page_id id, shore__bu
     return 0;
 }
 
+/* Gives and prepares a page of a block, and its side. */
+static int give_block(struct shore__parameters *p, struct shore__page_id id, shore__buf prepared,
+                      struct shore__weights *out, struct shore_diag *diag) {
+    const struct shore__model_block *b = &p->m->blocks[id.block];
+    shore__buf raw;
+    int rc = 0;
+    *out = (struct shore__weights){0};
+    if (b->tail_segments) rc = give(p, id, &raw, diag);
+    if (!rc && b->tail_segments) rc = shore__block_prepare(p->m, p->c, p->stream, id.block, raw, prepared, out);
+    if (rc || !b->side) return rc;
+    rc = give(p, (struct shore__page_id){SHORE__PAGE_SIDE, b->side, 0}, &raw, diag);
+    return rc ? rc : shore__block_prepare(p->m, p->c, p->stream, b->side, raw, p->prepared_side, out);
+}
+
 int shore__parameters_layer(struct shore__parameters *p, uint32_t layer, struct shore__weights *out,
                             struct shore_diag *diag) {
-    shore__buf raw;
-    int rc = give(p, (struct shore__page_id){SHORE__PAGE_LAYER, layer, 0}, &raw, diag);
-    return rc ? rc : shore__block_prepare(p->m, p->c, p->stream, layer, raw, p->prepared_layer, out);
+    return give_block(p, (struct shore__page_id){SHORE__PAGE_LAYER, layer, 0}, p->prepared_layer, out, diag);
 }
 
 int shore__parameters_tail(struct shore__parameters *p, uint32_t block, struct shore__weights *out,
                            struct shore_diag *diag) {
-    shore__buf raw;
-    int rc = give(p, (struct shore__page_id){SHORE__PAGE_TAIL, block, 0}, &raw, diag);
-    return rc ? rc : shore__block_prepare(p->m, p->c, p->stream, block, raw, p->prepared_tail[block ? 1 : 0], out);
+    return give_block(p, (struct shore__page_id){SHORE__PAGE_TAIL, block, 0}, p->prepared_tail[block ? 1 : 0], out,
+                      diag);
 }
 
 int shore__parameters_slice(struct shore__parameters *p, uint32_t block, uint32_t slice, shore__buf *out,
@@ -171,12 +185,18 @@ static void want(struct shore__parameters *p, struct shore__page_id id) {
     shore_shown_want(p->shown, pool_of(id), shore__page_number(p->m, id));
 }
 
+static void want_block(struct shore__parameters *p, struct shore__page_id id) {
+    const struct shore__model_block *b = &p->m->blocks[id.block];
+    if (b->tail_segments) want(p, id);
+    if (b->side) want(p, (struct shore__page_id){SHORE__PAGE_SIDE, b->side, 0});
+}
+
 void shore__parameters_want_layer(struct shore__parameters *p, uint32_t layer) {
-    if (layer >= 1 && layer <= p->m->arch.n_layer) want(p, (struct shore__page_id){SHORE__PAGE_LAYER, layer, 0});
+    if (layer >= 1 && layer <= p->m->arch.n_layer) want_block(p, (struct shore__page_id){SHORE__PAGE_LAYER, layer, 0});
 }
 
 void shore__parameters_want_tail(struct shore__parameters *p, uint32_t block) {
-    want(p, (struct shore__page_id){SHORE__PAGE_TAIL, block, 0});
+    want_block(p, (struct shore__page_id){SHORE__PAGE_TAIL, block, 0});
 }
 
 void shore__parameters_want_slice(struct shore__parameters *p, uint32_t block, uint32_t slice) {

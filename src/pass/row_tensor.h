@@ -12,7 +12,8 @@ enum {
     SHORE__GROUP_PIECES,
     SHORE__GROUP_INPUTS,
     SHORE__GROUP_INNER,
-    SHORE__GROUP_ROWS
+    SHORE__GROUP_ROWS,
+    SHORE__GROUP_SIDES
 };
 
 /* A tensor that is always in memory, until its maker says otherwise. */

@@ -44,7 +44,7 @@ static void fill_needs(const struct shore__facts *f, const struct shore_plan *pl
         .minimum_bytes = plan->minimum.of[SHORE__SHARED],
         .comfortable_bytes = plan->comfortable.of[SHORE__SHARED],
         .disk_bytes = shore__plan_disk_bytes(f),
-        .pairs = f->model->arch.n_layer * f->batch.units,
+        .pairs = shore__plan_pairs(f),
     };
 }
 
@@ -119,7 +119,7 @@ void shore__train_plan_close(struct shore__train_plan *plan) {
 }
 
 const struct shore__fate *shore__plan_input(const struct shore__train_plan *plan, uint32_t layer) {
-    return &plan->plan->fate[plan->input + layer - 1];
+    return &plan->plan->fate[plan->input + layer - plan->lowest];
 }
 
 const struct shore__fate *shore__plan_inner(const struct shore__facts *f, const struct shore__train_plan *plan,

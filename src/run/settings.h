@@ -39,10 +39,11 @@ enum shore__setting_role shore__role_of_setting(const char *key);
 /* In the order of run.json; settings_rows.h describes each. */
 struct shore__settings {
     /* identity: may change bits */
-    char *model;     /* directory, or NULL */
-    char *adapter;   /* directory, or NULL */
-    char *init;      /* preset or config.json, or NULL */
-    char *tokenizer; /* directory, or NULL: the model's, or bytes */
+    char *model;                  /* directory, or NULL */
+    char *adapter;                /* directory, or NULL */
+    char *init;                   /* preset or config.json, or NULL */
+    char *tokenizer;              /* directory, or NULL: the model's, or bytes */
+    struct shore__strings freeze; /* patterns of names of tensors that are not trained */
     uint64_t seed;
     struct shore__strings data, mix, val_data; /* mix: "NAME=WEIGHT" for each name of data, or none */
     char *text_field;                          /* of records: the key of their text */
@@ -115,6 +116,9 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
 static inline struct shore__compute_options shore__settings_compute(const struct shore__settings *s) {
     return (struct shore__compute_options){s->device, s->fp32, s->products, (int)s->threads};
 }
+/* Takes from a model what its settings say that is not trained. SHORE_EUSAGE, -ENOMEM. */
+struct shore__model;
+int shore__settings_shape_model(const struct shore__settings *s, struct shore__model *m, struct shore_diag *diag);
 /* Whether a drive is "ram:", so that no state outlives the process. */
 bool shore__settings_in_ram(const struct shore__settings *s);
 /* Whether the times of its steps are another machine's. */

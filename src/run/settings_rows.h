@@ -39,6 +39,9 @@
     ROW(TEXT, "tokenizer", tokenizer, IDENTITY, NULL, false, 0, 0, "DIR|bytes", \
         "directory of a tokenizer, or bytes (ids 0-255, 256 ends a text); otherwise the model's; with --init, " \
         "which may have none, bytes") \
+    ROW(LIST, "freeze", freeze, IDENTITY, 0, false, 0, 0, "PATTERN...", \
+        "tensors that are not trained, by their names in the model's files ('model.layers.[0-3].*', '*.mlp.*', " \
+        "'embed_tokens*'): they take no gradients and no moments, and what only they need of backward is left out") \
     ROW(WHOLE, "seed", seed, IDENTITY, 0, false, 0, UINT64_MAX, "N", \
         "of random weights and of the shuffled order") \
     ROW(CHOICE, "precision", fp32, IDENTITY, 0, false, 0, 0, "bf16|fp32", \

@@ -84,13 +84,16 @@ shore__buf shore__boundary(const struct trainer *t, uint32_t layer) {
     return t->activations->boundary[layer];
 }
 
-/* Where they are apart, all layers compute in place on the head's input. */
+/* Where they are apart, all layers compute in place on the head's input. Otherwise those that have no backward compute
+ * in place on the first input that is kept. */
 shore__buf shore__boundary_working(const struct trainer *t, uint32_t layer) {
-    return shore__boundary(t, stores_apart(t) ? t->m->arch.n_layer + 1 : layer);
+    uint32_t kept = layer > t->m->lowest ? layer : t->m->lowest;
+    return shore__boundary(t, stores_apart(t) ? t->m->arch.n_layer + 1 : kept);
 }
 
 static bool passes(const struct trainer *t, uint32_t layer) {
-    return layer >= 1 && layer <= t->m->arch.n_layer && shore__plan_input(&t->plan, layer)->way == SHORE_WAY_MOVE;
+    return layer >= t->m->lowest && layer <= t->m->arch.n_layer &&
+           shore__plan_input(&t->plan, layer)->way == SHORE_WAY_MOVE;
 }
 
 int shore__boundary_enter(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
@@ -99,6 +102,7 @@ int shore__boundary_enter(struct trainer *t, uint32_t layer, struct shore_diag *
 }
 
 int shore__boundary_leave(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
+    if (layer < t->m->lowest) return 0;
     if (stores_apart(t)) {
         int rc = t->c->ops->store(t->c, t->pass.stream, shore__boundary(t, layer), shore__boundary_working(t, layer),
                                   shore__pass_rows(&t->pass) * t->m->arch.d_model);
@@ -156,6 +160,7 @@ static void place_inner(const struct trainer *t, struct unit_inner *i) {
 
 static struct unit_inner inner_of(const struct trainer *t, uint32_t layer, size_t u) {
     size_t nth = (size_t)(t->m->arch.n_layer - layer) * t->plan.units + u;
+    if (layer < t->m->lowest) return (struct unit_inner){.rows = shore__pass_unit_rows(&t->pass, u)};
     return (struct unit_inner){
         .fate = shore__plan_inner(&t->facts, &t->plan, layer, u),
         .nth = nth,
@@ -186,7 +191,7 @@ int shore__train_inner_leave(struct trainer *t, const struct unit_inner *i, stru
 
 /* Next stored pair from nth on; the number of pairs if there is none. */
 static size_t next_stored(const struct trainer *t, size_t nth) {
-    size_t pairs = t->m->arch.n_layer * t->plan.units;
+    size_t pairs = shore__plan_pairs(&t->facts);
     while (nth < pairs && !is_stored(t, nth))
         nth++;
     return nth;
@@ -196,7 +201,7 @@ int shore__train_inner_want(struct trainer *t, size_t nth, struct shore_diag *di
     int rc = 0;
     for (uint32_t slot = 0; !rc && slot < SHORE__OFFLOAD_SLOTS; slot++, nth++) {
         nth = next_stored(t, nth);
-        if (nth == t->m->arch.n_layer * t->plan.units) break;
+        if (nth == shore__plan_pairs(&t->facts)) break;
         rc = want(&t->activations->inner, key_of(t, nth), diag);
     }
     return rc;
@@ -264,9 +269,9 @@ static void lay_out(struct activations *a, const struct trainer *t) {
     }
     a->boundaries.bytes = shore__plan_boundary_bytes(&t->facts);
     a->inner.bytes = shore__plan_offload_bytes(&t->facts);
-    for (uint32_t l = 1; l <= layers + 1; l++) /* an offloaded boundary has none until it enters */
+    for (uint32_t l = t->m->lowest; l <= layers + 1; l++) /* an offloaded boundary has none until it enters */
         a->boundary[l] = shore__memory_at(&t->memory, SHORE__ROW_BOUNDARY, l);
-    for (size_t i = 0; i < layers * plan->units; i++) {
+    for (size_t i = (t->m->lowest - 1) * plan->units; i < layers * plan->units; i++) {
         uint32_t layer = 1 + (uint32_t)(i / plan->units);
         const struct shore__fate *fate = shore__plan_inner(&t->facts, plan, layer, i % plan->units);
         if (fate->way != SHORE_WAY_KEEP) continue;
@@ -300,12 +305,12 @@ static int open_stores(struct trainer *t, struct shore_diag *diag) {
 }
 
 int shore__activations_open(struct trainer *t, struct shore_diag *diag) {
-    size_t n = t->m->arch.n_layer + 2, pairs = t->m->arch.n_layer * t->plan.units;
+    size_t n = t->m->arch.n_layer + 2, pairs = shore__plan_pairs(&t->facts);
     struct shore_fleet_info info = {.size = sizeof info};
     struct activations *a = t->activations = calloc(1, sizeof *a);
     if (!a) return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
     a->boundary = calloc(n, sizeof *a->boundary);
-    a->kept = calloc(pairs, sizeof *a->kept);
+    a->kept = calloc(t->m->arch.n_layer * t->plan.units, sizeof *a->kept);
     if (!a->boundary || !a->kept) return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
     lay_out(a, t);
     /* volumes made without room for scratch have less of it */

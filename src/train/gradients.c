@@ -10,14 +10,15 @@
 #include "number/gather.h"
 #include "pass/costs.h"
 #include "train/host_update.h"
+#include "train/resting.h"
 #include "train/trainer.h"
 
 /* What lands, apart from moments: a whole piece, for scratch. */
 #define TO_SCRATCH (ALL_LOOKED_UP - 1)
 
 struct gradients {
-    struct piece *pieces; /* layers, the tied head's tail, then slices */
-    uint32_t npieces, first_slice;
+    struct piece *pieces; /* by number */
+    uint32_t npieces;
     uint32_t *due; /* by segment of block 0: the number of units whose lookups its gradient waits for in this step */
     unsigned char *early;       /* by segment of block 0: complete before the last unit's lookups */
     struct shore__both rows;    /* of the embedding, if its gradient leaves as the rows that were looked up */
@@ -32,11 +33,12 @@ struct gradients {
 struct piece *shore__gradients_layer(struct trainer *t, uint32_t layer) {
     return &t->gradients->pieces[layer - 1];
 }
-struct piece *shore__gradients_tail(struct trainer *t) {
-    return &t->gradients->pieces[t->m->arch.n_layer];
+struct piece *shore__gradients_tail(struct trainer *t, uint32_t block) {
+    uint32_t number = shore__piece_of_tail(t->m, block);
+    return number < t->gradients->npieces ? &t->gradients->pieces[number] : NULL;
 }
 struct piece *shore__gradients_slice(struct trainer *t, uint32_t block, uint32_t slice) {
-    return &t->gradients->pieces[t->gradients->first_slice + (block ? t->m->nslices : 0) + slice];
+    return &t->gradients->pieces[shore__piece_of_slice(t->m, block, slice)];
 }
 
 static bool held_in_table(const struct trainer *t, const struct piece *p) {
@@ -54,23 +56,17 @@ static bool is_rows(const struct trainer *t, const struct piece *p) {
 }
 
 static void name_pieces(struct trainer *t) {
-    const struct shore__model *m = t->m;
     struct gradients *g = t->gradients;
-    for (uint32_t i = 0; i < g->npieces; i++) { /* in page order, except the first tail, which has none */
-        struct piece *p = &g->pieces[i];
-        p->unit = i;
-        p->page = shore__page_at(m, i < m->arch.n_layer ? i + 2 : i + 1);
-        if (i == m->arch.n_layer) p->page = (struct shore__page_id){SHORE__PAGE_TAIL, shore__model_head(m), 0};
-        shore__page_range(m, p->page, &p->segment, &p->count);
-        if (p->page.kind == SHORE__PAGE_SLICE && p->page.slice + 1 == m->nslices)
-            p->count = m->layout->blocks[p->page.block].segments - p->segment;
+    for (uint32_t i = 0; i < g->npieces; i++) {
+        struct shore__piece is = shore__piece_at(t->m, i);
+        g->pieces[i] = (struct piece){.unit = i, .page = is.page, .segment = is.segment, .count = is.count};
     }
 }
 
-/* The unit of a piece. A piece that is never made has none: the tail of an untied model comes with its last slice. */
+/* The unit of a piece. */
 static struct shore_step_unit unit_of(const struct shore__model *m, const struct piece *p) {
     struct shore_step_unit u = {.block = p->page.block, .segment = p->segment, .count = p->count, .nparts = 1};
-    if (p->page.kind == SHORE__PAGE_TAIL && !m->arch.tied) return (struct shore_step_unit){0};
+    if (!p->count) return (struct shore_step_unit){0};
     u.part[0] = (struct shore_step_part){shore__page_number(m, p->page), 0, 0};
     shore__page_range(m, p->page, &u.part[0].segment, &u.part[0].count);
     if (p->page.kind != SHORE__PAGE_SLICE || p->page.slice + 1 < m->nslices) return u;
@@ -117,17 +113,18 @@ static int open_step(struct trainer *t, struct shore_diag *diag) {
     static const enum shore_step_speculate speculate[] = {
         [SHORE__AUTO] = SHORE_SPECULATE_AUTO, [SHORE__ON] = SHORE_SPECULATE_ON, [SHORE__OFF] = SHORE_SPECULATE_OFF};
     struct gradients *g = t->gradients;
-    struct shore_step_unit *units = calloc(g->npieces, sizeof *units);
+    struct shore_step_unit *units =
+        calloc(g->npieces + (size_t)shore__resting_units(t->m, NULL), sizeof *units); /* the pieces, then what rests */
     uint32_t pooled = 0;
     if (!units) return shore__fail(diag, -ENOMEM, "out of memory for gradients");
     for (uint32_t i = 0; i < g->npieces; i++) {
         units[i] = unit_of(t->m, &g->pieces[i]);
-        pooled += !held_in_table(t, &g->pieces[i]) && !is_rows(t, &g->pieces[i]);
+        pooled += g->pieces[i].count && !held_in_table(t, &g->pieces[i]) && !is_rows(t, &g->pieces[i]);
     }
     const struct shore_step_options options = {
         .size = sizeof options,
         .units = units,
-        .nunits = g->npieces,
+        .nunits = g->npieces + shore__resting_units(t->m, units + g->npieces),
         .clip = t->s->clip,
         .speculate = speculate[t->s->speculate],
         .form = t->s->gradient_bf16 ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32,
@@ -151,8 +148,7 @@ int shore__gradients_open(struct trainer *t, struct shore_diag *diag) {
     const struct shore__model *m = t->m;
     struct gradients *g = t->gradients = calloc(1, sizeof *g);
     if (!g) return shore__fail(diag, -ENOMEM, "out of memory for gradients");
-    g->first_slice = m->arch.n_layer + 1;
-    g->npieces = g->first_slice + m->nslices * (m->arch.tied ? 1 : 2);
+    g->npieces = shore__pieces_count(m);
     g->pieces = calloc(g->npieces, sizeof *g->pieces);
     g->due = calloc(m->layout->blocks[0].segments, sizeof *g->due);
     g->early = calloc(m->layout->blocks[0].segments, 1);
@@ -452,6 +448,7 @@ static int host_update(struct trainer *t, float coefficient, struct shore_diag *
     shore__parameters_release(t->pass.parameters);
     shore__pages_hold(t->pass.pages, SHORE__NO_STEP);
     int rc = shore__host_update_run(t->fleet, &how, diag);
+    if (!rc) rc = shore__resting_carry(t, diag);
     if (!rc) shore__pages_hold(t->pass.pages, t->base_step + 1);
     return rc;
 }

@@ -4,21 +4,20 @@
 #define SHORE_TRAIN_GRADIENTS_H
 
 #include "longshore/step.h"
-#include "pass/pages.h"
+#include "pass/pieces.h"
 #include "plan/regions.h"
 
 struct trainer;
 struct gradients;
 
-/* A piece of gradient that one part of backward finishes at once: a layer, a slice of a table (the last one with the
- * tail of its block), or the tail of a tied head. It is a unit of the step. */
+/* A piece of gradient (see pieces.h), which is a unit of the step. */
 struct piece {
     uint32_t unit;
     struct shore__page_id page; /* its first page; the last slice's tail follows it */
-    uint32_t segment, count;
-    shore__buf there; /* where backward writes it, on the device */
-    float *gradient;  /* where it lands in host memory */
-    bool in_buffer;   /* gradient lies in a buffer that belongs to the step once the piece is complete */
+    uint32_t segment, count;    /* count 0: it is never made */
+    shore__buf there;           /* where backward writes it, on the device */
+    float *gradient;            /* where it lands in host memory */
+    bool in_buffer;             /* gradient lies in a buffer that belongs to the step once the piece is complete */
 };
 
 /* Moments of backward: the number of units whose lookups have been added, or all of them. */
@@ -36,7 +35,7 @@ void shore__gradients_close(struct gradients *g);
 int shore__gradients_begin_step(struct trainer *t, struct shore_diag *diag);
 struct piece *shore__gradients_layer(struct trainer *t, uint32_t layer);
 struct piece *shore__gradients_slice(struct trainer *t, uint32_t block, uint32_t slice);
-struct piece *shore__gradients_tail(struct trainer *t);
+struct piece *shore__gradients_tail(struct trainer *t, uint32_t block); /* NULL: the embedding has none */
 /* Gets memory for a piece, with arbitrary contents; waits for a buffer. Like all that lands gradients, it returns
  * SHORE_STEP_AGAIN once the norm has passed the limit and not all gradients fit in memory: the step is recomputed. */
 int shore__gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag);

@@ -84,11 +84,24 @@ static void set_state(struct work *w, struct chunk *c, enum chunk_state state) {
 
 /* ---- which segments ---------------------------------------------------------------------------------------------- */
 
+/* Segments of a block that are updated: of one that rests, none. */
+static uint32_t segments_of(const struct shore_fleet *f, uint32_t block) {
+    const struct shore_layout_block *b = &f->layout->blocks[block];
+    return b->tensors[0].group == SHORE_GROUP_RESTS ? 0 : b->segments;
+}
+
+static uint64_t segments_of_all(const struct shore_fleet *f) {
+    uint64_t n = 0;
+    for (uint32_t b = 0; b < f->layout->nblocks; b++)
+        n += segments_of(f, b);
+    return n;
+}
+
 static bool next_segment(struct work *w, struct span *out) {
     const struct shore_fleet *f = w->fleet;
     struct cursor *c = &w->next;
     for (; c->block < f->layout->nblocks; c->block++, c->row = 0)
-        for (; c->row < f->layout->blocks[c->block].segments; c->row++, c->drive = 0)
+        for (; c->row < segments_of(f, c->block); c->row++, c->drive = 0)
             for (; c->drive < f->ndrives; c->drive++) {
                 struct shore__range own = f->ranges[(size_t)c->block * f->ndrives + c->drive];
                 if (c->row >= own.count) continue;
@@ -287,7 +300,7 @@ int shore__host_update_run(struct shore_fleet *fleet, const struct shore__host_u
         pthread_join(reader, NULL);
         drain(&w);
         rc = w.rc;
-        assert(rc || w.stored == fleet->layout->segments);
+        assert(rc || w.stored == segments_of_all(fleet));
         if (rc) *diag = w.diag;
     }
     for (uint32_t i = 0; i < how->buffers && i < SHORE__HOST_BUFFERS_MOST; i++)

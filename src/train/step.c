@@ -29,7 +29,7 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
         shore__parameters_want_tail(pass->parameters, shore__model_head(t->m));
     }
     /* the buffer that the output goes to may still be on its way to scratch */
-    if (!rc) rc = shore__boundary_enter(t, layer + 1, diag);
+    if (!rc && layer >= t->m->lowest) rc = shore__boundary_enter(t, layer + 1, diag);
     uint64_t start = shore__now_ns();
     for (size_t u = 0; !rc && u < shore__pass_units(pass); u++)
         rc = unit_forward(t, layer, u, &w, diag);
@@ -39,6 +39,11 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
+
+/* Prefetches the layer below, if backward goes down to it. */
+static void want_below(struct trainer *t, uint32_t layer) {
+    if (layer > t->m->lowest) shore__parameters_want_layer(t->pass.parameters, layer - 1);
+}
 
 /* Fills a piece with zeros from element `from` on. */
 static int clear_from(struct trainer *t, struct piece *p, size_t from, struct shore_diag *diag) {
@@ -67,41 +72,44 @@ static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf
         if (!rc)
             rc = op->head_backward_x(t->c, t->pass.stream, shore__at(t->dx_f32, u * unit * d * 4), t->dlogits, table,
                                      rows, s.rows, d);
-        if (!rc) rc = op->head_backward_w(t->c, t->pass.stream, p->there, t->dlogits, normed, rows, s.rows, d, u > 0);
+        if (!rc && p->count)
+            rc = op->head_backward_w(t->c, t->pass.stream, p->there, t->dlogits, normed, rows, s.rows, d, u > 0);
     }
     return shore__op_failed(diag, rc);
 }
 
 /* Ends a slice of the head once all units have passed. Its gradient is complete, except for a tied table's lookups. */
 static int head_slice_end(struct trainer *t, uint32_t i, struct piece *p, struct shore_diag *diag) {
+    if (!p->count) return 0;
     if (!t->m->arch.tied) return i + 1 < t->m->nslices ? shore__gradients_end(t, p, diag) : 0;
     if (!t->table_gradient) return shore__gradients_to_scratch(t, p, diag);
     return shore__gradients_early(t, p, 0, diag);
 }
 
-/* Gradients of the final norm, once dx of all units is summed over the slices. */
+/* Gradients of the final norm, once dx of all units is summed over the slices. p: the last slice. */
 static int head_tail(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     const struct shore__model *m = t->m;
+    struct piece *apart = shore__gradients_tail(t, shore__model_head(m));
     const struct shore__compute_ops *op = t->c->ops;
     struct shore__pass *pass = &t->pass;
     size_t all = shore__pass_rows(pass), d = m->arch.d_model;
     struct shore__weights w;
-    struct shore__gradients g;
+    struct shore__gradients g = {.add = true};
     int rc = 0;
-    if (m->arch.tied) {
-        p = shore__gradients_tail(t);
-        rc = shore__gradients_begin(t, p, diag);
-        if (!rc) rc = clear_from(t, p, 0, diag);
+    if (m->arch.tied || apart->count) {
+        p = apart;
+        if (p->count) rc = shore__gradients_begin(t, p, diag);
+        if (!rc && p->count) rc = clear_from(t, p, 0, diag);
     }
     if (!rc) rc = shore__parameters_tail(pass->parameters, shore__model_head(m), &w, diag);
     if (rc) return rc;
-    shore__block_gradients(m, shore__model_head(m), p->segment, p->there, &g);
+    if (p->count) shore__block_gradients(m, p->page.block, p->segment, p->there, &g);
     rc = op->round(t->c, t->pass.stream, pass->normed, t->dx_f32, all * d);
     if (!rc)
         rc = op->norm_backward(t->c, t->pass.stream, t->dx, g.role[SHORE__NORMF_GAIN], g.role[SHORE__NORMF_BIAS],
                                pass->normed, SHORE__NO_BUF, shore__boundary(t, m->arch.n_layer + 1),
                                w.role[SHORE__NORMF_GAIN], pass->stats, m->arch.rms_norm, all, d);
-    return rc ? shore__op_failed(diag, rc) : shore__gradients_end(t, p, diag);
+    return rc || !p->count ? shore__op_failed(diag, rc) : shore__gradients_end(t, p, diag);
 }
 
 /* Backward of the head for `count` units from `first` on. */
@@ -118,10 +126,10 @@ static int head_backward(struct trainer *t, size_t first, size_t count, struct s
         shore__buf table;
         rc = shore__parameters_slice(pass->parameters, table_block, i, &table, diag);
         shore__parameters_want_slice(pass->parameters, table_block, i + 1);
-        if (i + 1 == m->nslices && last) shore__parameters_want_layer(pass->parameters, m->arch.n_layer);
+        if (i + 1 == m->nslices && last) want_below(t, m->arch.n_layer + 1);
         if (i + 1 == m->nslices && !last) shore__parameters_want_slice(pass->parameters, table_block, 0);
         p = shore__gradients_slice(t, table_block, i);
-        if (!rc && !first) {
+        if (!rc && !first && p->count) {
             rc = shore__gradients_begin(t, p, diag);
             if (!rc) rc = clear_from(t, p, (size_t)shore__model_slice(m, i).rows * m->arch.d_model, diag);
         }
@@ -166,6 +174,14 @@ static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
     return rc;
 }
 
+static int add_positions(struct trainer *t, const struct piece *p, shore__buf dx, size_t rows) {
+    struct shore__gradients g;
+    shore__block_gradients(t->m, p->page.block, p->segment, p->there, &g);
+    if (shore__buf_is_none(g.role[SHORE__POSITION_TABLE])) return 0;
+    return t->c->ops->position_backward(t->c, t->pass.stream, g.role[SHORE__POSITION_TABLE], dx, rows,
+                                        t->m->arch.d_model, t->pass.seq_len);
+}
+
 /* Adds lookups of rows to the gradient of slice i, and to learned positions with the last slice. */
 static int add_lookups(struct trainer *t, uint32_t i, const struct piece *p, shore__buf dx, shore__buf tokens,
                        size_t rows, struct shore_diag *diag) {
@@ -173,13 +189,18 @@ static int add_lookups(struct trainer *t, uint32_t i, const struct piece *p, sho
     struct shore__slice s = shore__model_slice(m, i);
     size_t d = m->arch.d_model;
     int rc = t->c->ops->embed_backward(t->c, t->pass.stream, p->there, dx, tokens, rows, d, s.first, s.rows);
-    if (!rc && i + 1 == m->nslices && m->arch.learned_positions) {
-        struct shore__gradients g;
-        shore__block_gradients(m, 0, p->segment, p->there, &g);
-        rc = t->c->ops->position_backward(t->c, t->pass.stream, g.role[SHORE__POSITION_TABLE], dx, rows, d,
-                                          t->pass.seq_len);
-    }
+    if (!rc && i + 1 == m->nslices && m->arch.learned_positions) rc = add_positions(t, p, dx, rows);
     return shore__op_failed(diag, rc);
+}
+
+/* Backward of learned positions beside a table that rests. */
+static int positions_backward(struct trainer *t, struct shore_diag *diag) {
+    struct piece *p = shore__gradients_tail(t, 0);
+    if (!p) return 0;
+    int rc = shore__gradients_begin(t, p, diag);
+    if (!rc) rc = clear_from(t, p, 0, diag);
+    if (!rc) rc = shore__op_failed(diag, add_positions(t, p, t->dx, shore__pass_rows(&t->pass)));
+    return rc ? rc : shore__gradients_end(t, p, diag);
 }
 
 /* Adds the lookups of unit u to the gradient of a table held in memory. */
@@ -224,30 +245,32 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
     struct shore__pass *pass = &t->pass;
     struct piece *p = shore__gradients_layer(t, layer);
     struct shore__weights w;
-    struct shore__gradients g;
+    struct shore__gradients g = {.add = true};
     int rc = shore__parameters_layer(pass->parameters, layer, &w, diag);
-    shore__parameters_want_layer(pass->parameters, layer - 1);
+    want_below(t, layer);
     if (!rc) rc = shore__boundary_wait(t, layer, diag);
     if (!rc) rc = shore__boundary_fetch(t, layer - 1, diag);
-    if (!rc) rc = shore__gradients_begin(t, p, diag);
-    if (!rc) rc = shore__op_failed(diag, shore__clear_vectors(t->m, t->c, t->pass.stream, layer, p->there));
+    if (!rc && p->count) rc = shore__gradients_begin(t, p, diag);
+    if (!rc && p->count)
+        rc = shore__op_failed(diag, shore__clear_vectors(t->m, t->c, t->pass.stream, p->page.block, p->there));
     if (rc) return rc;
     uint64_t start = shore__now_ns();
-    shore__block_gradients(t->m, layer, 0, p->there, &g);
+    if (p->count) shore__block_gradients(t->m, p->page.block, 0, p->there, &g);
     for (size_t u = 0; !rc && u < shore__pass_units(pass); u++) {
         g.add = u > 0;
         rc = unit_backward(t, layer, u, &w, &g, diag);
     }
     if (!rc) shore__tempo_computed(t->tempo, t->m, start, layer, 1, true);
     /* its buffer may be free already: prefetch before waiting for the gradient */
-    shore__parameters_want_layer(pass->parameters, layer - 1);
-    return rc ? rc : shore__gradients_end(t, p, diag);
+    want_below(t, layer);
+    return rc || !p->count ? rc : shore__gradients_end(t, p, diag);
 }
 
 static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
     const struct shore__model *m = t->m;
     struct shore__pass *pass = &t->pass;
     if (shore__sends_rows(&t->facts)) return shore__gradients_rows(t, diag);
+    if (shore__model_rests(m, 0)) return positions_backward(t, diag);
     int rc = m->arch.tied && !t->table_gradient ? shore_step_land_all(t->step, diag) : 0;
     for (uint32_t i = 0; !rc && i < m->nslices; i++) {
         struct piece *p = shore__gradients_slice(t, 0, i);
@@ -276,14 +299,14 @@ int shore__step_compute(struct trainer *t, bool *finite, bool *replay, struct sh
     shore_pages_set_step(pass->pages, t->base_step);
     int rc = shore__batch_load(t, t->run->train, t->base_step * t->s->batch, t->s->batch, t->s->shuffle, diag);
     shore_meter_charge(t->meter, SHORE_CHARGE_FORWARD);
-    if (!rc) rc = shore__boundary_enter(t, 1, diag);
+    if (!rc) rc = shore__boundary_enter(t, t->m->lowest, diag);
     if (!rc) rc = shore__pass_embed(pass, shore__boundary_working(t, 1), diag);
     for (uint32_t l = 1; !rc && l <= layers; l++)
         rc = layer_forward(t, l, diag);
     if (!rc) rc = head(t, finite, diag);
     if (!rc && !*finite) return shore__activations_settle(t, diag);
     shore_meter_charge(t->meter, SHORE_CHARGE_BACKWARD);
-    for (uint32_t l = layers; !rc && l >= 1; l--)
+    for (uint32_t l = layers; !rc && l >= t->m->lowest; l--)
         rc = layer_backward(t, l, diag);
     if (!rc) rc = embedding_backward(t, diag);
     if (!rc) rc = shore_step_land_all(t->step, diag);

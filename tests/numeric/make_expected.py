@@ -11,9 +11,10 @@ Each case directory holds
     losses                      "step loss grad_norm" a line, fp32
     expected/model.safetensors  the weights after the last step, fp32
     expected.json               all of it with versions, and how far a float64 run of the same is from it
-A case may use the model of another: model_of names it.
+A case may use the model of another: model_of names it. freeze: names of what is not trained, as --freeze takes them.
 """
 import argparse
+import fnmatch
 import json
 import math
 import pathlib
@@ -97,6 +98,12 @@ CASES = {
         **ADAMW, "optimizer": "sgd", "momentum": 0.9, "lr": 0.1, "min_lr": 0.1, "schedule": "constant"}),
     "gpt2_adagrad": dict(T=24, B=5, steps=5, tokens=1001, model_of="gpt2_adam", **{
         **ADAMW, "optimizer": "adagrad", "lr": 5e-3, "min_lr": 1e-3}),
+    # parts of layers, a whole layer at the bottom, a table or what lies beside it
+    "gpt2_frozen": dict(T=64, B=35, steps=4, tokens=5003, model_of="gpt2", freeze=(
+        "wpe*", "*.ln_1.weight", "*.1.mlp.c_fc.*", "ln_f.bias"), **ADAMW),
+    "gpt2_frozen_table": dict(T=64, B=35, steps=4, tokens=5003, model_of="gpt2", freeze=("lm_head*", "h.0.*"), **ADAMW),
+    "llama_frozen": dict(T=96, B=12, steps=4, tokens=4001, model_of="llama", freeze=(
+        "embed_tokens*", "model.layers.[0-0].*", "*.1.mlp.down_proj.*", "lm_head*"), **ADAMW),
     # 50 steps, whose fp32 losses a bf16 run must follow
     "gpt2_50": dict(T=64, B=8, steps=50, tokens=5003, model_of="gpt2", losses_only=True, **ADAMW),
     "llama_50": dict(T=96, B=8, steps=50, tokens=4001, model_of="llama", losses_only=True, **ADAMW),
@@ -142,9 +149,19 @@ def learning_rate(case, step):
     return least + (peak - least) * 0.5 * (1 + math.cos(math.pi * part))
 
 
+def freeze(model, patterns):
+    """Patterns match a name, or its end from one of its dots on."""
+    for name, p in model.named_parameters(remove_duplicate=False):
+        parts = name.split(".")
+        ends = [".".join(parts[i:]) for i in range(len(parts))]
+        if any(fnmatch.fnmatchcase(end, pattern) for end in ends for pattern in patterns):
+            p.requires_grad_(False)
+
+
 def make_optimizer(case, model):
-    groups = [dict(params=[p for p in model.parameters() if p.dim() >= 2], weight_decay=case["weight_decay"]),
-              dict(params=[p for p in model.parameters() if p.dim() < 2], weight_decay=0.0)]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [dict(params=[p for p in trained if p.dim() >= 2], weight_decay=case["weight_decay"]),
+              dict(params=[p for p in trained if p.dim() < 2], weight_decay=0.0)]
     name, lr = case["optimizer"], case["lr"]
     betas = (case["beta1"], case["beta2"])
     if name == "adamw":
@@ -171,6 +188,7 @@ def train(case, initial, tokens, dtype):
     model.load_state_dict({k: v.to(dtype) for k, v in initial.state_dict().items()})
     if dtype == torch.float64:
         keep_double(model)
+    freeze(model, case.get("freeze", ()))
     optimizer = make_optimizer(case, model)
     T, B, lines = case["T"], case["B"], []
     stream = torch.from_numpy(tokens.astype(numpy.int64))
@@ -216,7 +234,8 @@ def flags(case):
              "clip"]
     pairs = [("steps", case["steps"]), ("batch", case["B"]), ("seq-len", case["T"])]
     pairs += [(n.replace("_", "-"), case[n]) for n in names if n in case]
-    return "--shuffle off " + " ".join(f"--{n} {v:g}" if isinstance(v, float) else f"--{n} {v}" for n, v in pairs)
+    frozen = f" --freeze {' '.join(case['freeze'])}" if "freeze" in case else ""
+    return "--shuffle off " + " ".join(f"--{n} {v:g}" if isinstance(v, float) else f"--{n} {v}" for n, v in pairs) + frozen
 
 
 def make(name):

@@ -67,13 +67,14 @@ int shore__reference_norm_backward(struct shore__compute *c, struct shore__strea
                                    shore__buf dbias, shore__buf dy, shore__buf dx_add, shore__buf x, shore__buf gain,
                                    shore__buf stats, enum shore__norm_kind kind, size_t rows, size_t d) {
     for (size_t i = 0; i < d; i++) {
-        double g = floats(dgain)[i], b = shore__buf_is_none(dbias) ? 0 : floats(dbias)[i];
+        double g = shore__buf_is_none(dgain) ? 0 : floats(dgain)[i],
+               b = shore__buf_is_none(dbias) ? 0 : floats(dbias)[i];
         for (size_t r = 0; r < rows; r++) {
             double mean = kind == SHORE__LAYER_NORM ? floats(stats)[2 * r] : 0, inv = floats(stats)[2 * r + 1];
             g += get(c, dy, r * d + i) * (get(c, x, r * d + i) - mean) * inv;
             b += get(c, dy, r * d + i);
         }
-        floats(dgain)[i] = (float)g;
+        if (!shore__buf_is_none(dgain)) floats(dgain)[i] = (float)g;
         if (!shore__buf_is_none(dbias)) floats(dbias)[i] = (float)b;
     }
     for (size_t r = 0; r < rows; r++)
@@ -117,7 +118,7 @@ int shore__reference_head_norm_backward(struct shore__compute *c, struct shore__
                                         shore__buf stats, enum shore__norm_kind kind, bool whole,
                                         const struct shore__attention *a) {
     size_t parts = whole ? 2 : a->n_head + a->n_kv_head, rows = a->sequences * a->seq_len;
-    for (size_t r = 0; r < rows; r++)
+    for (size_t r = 0; r < rows && !shore__buf_is_none(dgain); r++)
         for (size_t part = 0; part < parts; part++) {
             struct row n = part_of(a, whole, kind, r, part);
             for (size_t i = 0; i < n.d; i++)

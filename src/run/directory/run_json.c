@@ -138,6 +138,7 @@ static int read_model(struct shore__run *run, const json_t *j, const char *path,
     const json_t *config = json_object_get(j, "model");
     int rc = shore__arch_from_json(config, path, &arch, diag);
     if (rc == 0) rc = shore__model_of_config(&arch, config, &run->model, diag);
+    if (rc == 0) rc = shore__settings_shape_model(&run->settings, run->model, diag);
     if (rc == 0) run->layout = run->model->layout;
     return rc;
 }

@@ -221,12 +221,14 @@ int shore__import(struct shore_fleet *fleet, const struct shore__model *m, struc
             rc = shore__out_of_memory(diag);
     for (uint32_t b = 0; b < m->nblocks && rc == 0; b++) {
         uint32_t segments = m->layout->blocks[b].segments;
+        const bool rests = shore__model_rests(m, b);
         for (uint32_t first = 0; first < segments && rc == 0; first += at_once) {
             uint32_t count = segments - first < at_once ? segments - first : at_once;
             for (int i = 0; i < 3 && rc == 0; i++)
                 if (sources[i]) rc = shore__source_read(sources[i], b, first, count, values[i], diag);
             if (rc == 0 && fleet)
-                rc = shore_fleet_init_block(fleet, b, first, count, values[0], values[1], values[2], diag);
+                rc = shore_fleet_init_block(fleet, b, first, count, values[0], rests ? NULL : values[1],
+                                            rests ? NULL : values[2], diag);
             done += count * segment_bytes;
             if (rc == 0 && progress && progress(ctx, done, m->layout->segments * segment_bytes) != 0)
                 rc = shore__fail(diag, -ECANCELED, "stopped before the initial state was written");

@@ -87,6 +87,10 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
     return 0;
 }
 
+int shore__settings_shape_model(const struct shore__settings *s, struct shore__model *m, struct shore_diag *diag) {
+    return shore__model_freeze(m, (const char *const *)s->freeze.item, s->freeze.count, diag);
+}
+
 static bool token_files(const struct shore__strings *files) {
     for (size_t i = 0; i < files->count; i++) {
         size_t n = strlen(files->item[i]);

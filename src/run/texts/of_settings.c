@@ -121,6 +121,11 @@ int shore__run_model(const struct shore__settings *s, struct shore__tokenizer *t
         shore__model_free(m);
         return rc;
     }
+    rc = shore__settings_shape_model(s, m, diag);
+    if (rc < 0) {
+        shore__model_free(m);
+        return rc;
+    }
     *out = m;
     return 0;
 }
