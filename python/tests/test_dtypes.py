@@ -280,7 +280,7 @@ def test_a_run_whose_less_common_dtype_stays_in_memory_goes_on(most, few, storag
         (torch.Tensor.half, "float16; load or make the model as float32"),
         (torch.Tensor.double, "float64; make the model as float32"),
         (torch.Tensor.to, "complex64; keep the real"),
-        (torch.Tensor.byte, "uint8; load the model without quantization_config"),
+        (torch.Tensor.byte, "uint8; dequantize the model first"),
     ],
     ids=str,
 )

@@ -151,7 +151,9 @@ def _check_dtypes(model):
     """Raises LongshoreError for dtypes that no run has."""
     for name, p in model.named_parameters():
         if p.numel() and p.dtype not in NAME_OF:
-            advice = "load the model without quantization_config, or let it be a buffer (register_buffer)"
+            advice = (
+                "dequantize the model first (transformers' model.dequantize()), or let it be a buffer (register_buffer)"
+            )
             if p.dtype == torch.float16:
                 advice = "load or make the model as float32, which holds all that float16 does"
             elif p.is_floating_point():
