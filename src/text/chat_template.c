@@ -15,6 +15,7 @@
 #define JINJA "chat_template.jinja"
 #define CONFIG "tokenizer_config.json"
 #define JSON "chat_template.json"
+#define TOOL_USE "additional_chat_templates/tool_use.jinja"
 
 static int keep(struct shore__chat *c, const char *name, json_t *text, struct shore_diag *diag) {
     if (!json_is_string(text))
@@ -50,6 +51,12 @@ static int read_jinja(struct shore__chat *c, struct shore_diag *diag) {
     if (!value) return shore__fail(diag, SHORE_EINPUT, JINJA ": is not UTF-8");
     rc = keep_value(c, JINJA, value, diag);
     json_decref(value);
+    if (rc == 0 && shore__path_exists(c->tokenizer->directory, TOOL_USE))
+        rc = shore__fail(diag, SHORE_EINPUT,
+                         "%s: rows with tools have a template in " TOOL_USE
+                         ", which no run keeps: move it aside, or put "
+                         "both into \"chat_template\" of " CONFIG " instead, as [{\"name\": ..., \"template\": ...}]",
+                         c->tokenizer->directory);
     return rc;
 }
 
@@ -63,12 +70,28 @@ static int read_json(struct shore__chat *c, struct shore_diag *diag) {
     return rc;
 }
 
-/* The tokens that a template may name: those of roles that the files name. */
+static bool is_named(const json_t *templates, const char *name) {
+    void *at = json_object_iter((json_t *)(uintptr_t)templates);
+    while (at && !strstr(json_string_value(json_object_iter_value(at)), name))
+        at = json_object_iter_next((json_t *)(uintptr_t)templates, at);
+    return at != NULL;
+}
+
+/* The tokens that a template may name: those of roles that the files name. Some of transformers' classes have others
+ * where the files say nothing. */
 static int read_tokens(struct shore__chat *c, const json_t *kept, struct shore_diag *diag) {
     static const char *const roles[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                         "pad_token", "cls_token", "mask_token"};
+    const char *class = json_string_value(json_object_get(kept, "tokenizer_class"));
+    bool has_own = class && strcmp(class, "PreTrainedTokenizerFast") != 0 && strcmp(class, "TokenizersBackend") != 0;
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
         json_t *token = json_object_get(kept, roles[i]);
+        if (has_own && !token && is_named(c->templates, roles[i]))
+            return shore__fail(diag, SHORE_EINPUT,
+                               "%s/" CONFIG
+                               ": the chat template writes the \"%s\", of which the file says nothing: name "
+                               "it there, or null",
+                               c->tokenizer->directory, roles[i]);
         if (json_is_object(token)) token = json_object_get(token, "content");
         if (json_is_string(token) && json_object_set(c->variables, roles[i], token)) return shore__out_of_memory(diag);
     }

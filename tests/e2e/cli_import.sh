@@ -128,13 +128,17 @@ grep -Eq "special-tokens +parse" "$place/log" && ok "the run says how it read th
 refused "bytes and special tokens" "without a tokenizer, a text has no special tokens" train --init gpt2-tiny --data "$place/text" --special-tokens parse \
     --drive ram: --out "$place/x"
 echo '{{ messages }}' >"$place/chat/chat_template.jinja"
+echo '{"chat_template": "{{ messages }}"}' >"$place/chat/chat_template.json"
 echo '{"temperature": 0.6, "eos_token_id": [5, 0]}' >"$place/chat/generation_config.json"
 printf 'pieces' >"$place/chat/tokenizer.model"
 must import "$place/chat" --drive "$place/d/i.volume" --out "$place/talks" --quiet
 must export "$place/talks" --out "$place/chat_again" --quiet
-for file in tokenizer.json tokenizer_config.json tokenizer.model chat_template.jinja generation_config.json; do
+for file in tokenizer.json tokenizer_config.json tokenizer.model chat_template.jinja chat_template.json generation_config.json; do
     cmp "$place/chat/$file" "$place/chat_again/$file" && ok "$file is kept" || fail "$file is not what it was"
 done
+echo '{"messages": [{"role": "user", "content": "a"}]}' >"$place/row.jsonl"
+must render "$place/talks" "$place/row.jsonl" --json
+grep -Fq "[{'role': 'user', 'content': 'a'}]" "$place/log" && ok "a run renders rows by its template" || fail "not rendered: $(cat "$place/log")"
 must remove "$place/talks"
 [ ! -e "$place/talks" ] && ok "nothing of it stays" || fail "the run's directory stays: $(ls "$place/talks")"
 

@@ -1,5 +1,6 @@
 /* Chat templates: where they are found, and what of a row they refuse. */
 #include <jansson.h>
+#include <sys/stat.h>
 
 #include "unit/text/tokenizer_files.h"
 
@@ -57,6 +58,16 @@ static void it_is_found_where_models_keep_it(void **state) {
     drop("chat_template.json");
     drop("tokenizer_config.json");
     assert_int_not_equal(identity(), 0);
+    char path[96];
+    struct shore__chat *chat;
+    struct shore_diag diag = {0};
+    snprintf(path, sizeof path, "%s/additional_chat_templates", directory);
+    assert_int_equal(mkdir(path, 0755), 0);
+    put_text("additional_chat_templates/tool_use.jinja", "tools");
+    assert_int_equal(shore__chat_open(tokenizer, &chat, &diag), SHORE_EINPUT);
+    assert_non_null(strstr(diag.text, "additional_chat_templates/tool_use.jinja"));
+    drop("additional_chat_templates/tool_use.jinja");
+    assert_int_not_equal(identity(), 0);
     drop("chat_template.jinja");
 }
 
@@ -71,6 +82,22 @@ static void a_template_of_another_type_is_refused(void **state) {
         assert_non_null(strstr(diag.text, "tokenizer_config.json: "));
     }
     drop("tokenizer_config.json");
+}
+
+/* transformers has tokens of its own for some classes. */
+static void a_token_that_the_class_would_give_is_asked_for(void **state) {
+    struct shore__chat *chat;
+    struct shore_diag diag = {0};
+    put_text("chat_template.jinja", "{{ eos_token }}");
+    put_text("tokenizer_config.json", "{\"tokenizer_class\": \"GemmaTokenizer\"}");
+    assert_int_equal(shore__chat_open(tokenizer, &chat, &diag), SHORE_EINPUT);
+    assert_non_null(strstr(diag.text, "\"eos_token\", of which the file says nothing"));
+    put_text("tokenizer_config.json", "{\"tokenizer_class\": \"GemmaTokenizer\", \"eos_token\": null}");
+    assert_int_not_equal(identity(), 0);
+    put_text("tokenizer_config.json", "{\"tokenizer_class\": \"PreTrainedTokenizerFast\"}");
+    assert_int_not_equal(identity(), 0);
+    drop("tokenizer_config.json");
+    drop("chat_template.jinja");
 }
 
 /* ---- rendering --------------------------------------------------------------------------------------------------- */
@@ -212,8 +239,11 @@ static void a_template_without_end_is_ended(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_is_found_where_models_keep_it), cmocka_unit_test(a_template_of_another_type_is_refused),
-        cmocka_unit_test(known_ones_need_no_python),        cmocka_unit_test(others_are_rendered_by_jinja),
+        cmocka_unit_test(it_is_found_where_models_keep_it),
+        cmocka_unit_test(a_template_of_another_type_is_refused),
+        cmocka_unit_test(a_token_that_the_class_would_give_is_asked_for),
+        cmocka_unit_test(known_ones_need_no_python),
+        cmocka_unit_test(others_are_rendered_by_jinja),
         cmocka_unit_test(a_template_without_end_is_ended),
     };
     return cmocka_run_group_tests(tests, with_tokenizer, without_it);
