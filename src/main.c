@@ -22,6 +22,7 @@ static const struct shore__subcommand commands[] = {
     {"inspect", &shore__cli_inspect, "explain a run, its volumes and its identity; digest of its state", NULL, NULL},
     {"report", &shore__cli_report, "write a page about runs: loss, times, memory, wear, plan against truth", NULL,
      NULL},
+    {"curves", &shore__cli_curves, "draw losses and throughputs of runs as one SVG", NULL, NULL},
     {"top", &shore__cli_top, "show how a run goes, each second anew", NULL, NULL},
     {"trace", &shore__cli_trace, "write what worked when in the last steps, for Perfetto", NULL, NULL},
     {"remove", &shore__cli_remove, "delete a run with its volumes", NULL, NULL},

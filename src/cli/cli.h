@@ -50,6 +50,7 @@ extern const struct shore__command_line shore__cli_inspect;
 extern const struct shore__command_line shore__cli_render;
 extern const struct shore__command_line shore__cli_trace;
 extern const struct shore__command_line shore__cli_report;
+extern const struct shore__command_line shore__cli_curves;
 extern const struct shore__command_line shore__cli_top;
 extern const struct shore__command_line shore__cli_remove;
 extern const struct shore__command_line shore__cli_snapshot;

@@ -6,13 +6,14 @@
 #include "base/units.h"
 #include "page/page.h"
 
-#define WIDE 1000.0 /* of a plot, in its own units, and its height */
-#define TICKS 4     /* about so many of an axis */
+#define WIDE 1000.0                  /* of a plot that stretches, in its own units, and its height */
+enum { TICKS = 4, TICKS_DRAWN = 7 }; /* about so many of an axis; of a wide one */
 
 /* ---- charts ------------------------------------------------------------------------------------------------------ */
 
 struct axes {
     double x0, x1, y0, y1;
+    double left, top, wide, high; /* of the plot, in the units of its SVG */
 };
 
 static double mean_of(const struct shore__values *span) {
@@ -25,22 +26,22 @@ static double middle(const struct shore__curve *c, uint32_t i) {
 }
 
 static double across(const struct axes *a, double step) {
-    return (step - a->x0) / (a->x1 - a->x0) * WIDE;
+    return a->left + (step - a->x0) / (a->x1 - a->x0) * a->wide;
 }
 
 static double up(const struct axes *a, double value) {
-    return WIDE - (value - a->y0) / (a->y1 - a->y0) * WIDE;
+    return a->top + a->high - (value - a->y0) / (a->y1 - a->y0) * a->high;
 }
 
 /* 1, 2 or 5 times a power of ten. */
-static double tick_of(double range) {
-    double power = pow(10, floor(log10(range / TICKS))), times = range / TICKS / power;
+static double tick_of(double range, int ticks) {
+    double power = pow(10, floor(log10(range / ticks))), times = range / ticks / power;
     return power * (times > 5 ? 10 : times > 2 ? 5 : times > 1 ? 2 : 1);
 }
 
 /* Of what the series reach. False: there is nothing to draw. */
 static bool find_axes(const struct shore__series *s, size_t n, bool zero, struct axes *a) {
-    *a = (struct axes){INFINITY, -INFINITY, zero ? 0 : INFINITY, -INFINITY};
+    *a = (struct axes){INFINITY, -INFINITY, zero ? 0 : INFINITY, -INFINITY, .wide = WIDE, .high = WIDE};
     for (size_t k = 0; k < n; k++) {
         for (uint32_t i = 0; i < s[k].curve->count; i++) {
             const struct shore__values *span = &s[k].curve->at[i];
@@ -56,31 +57,45 @@ static bool find_axes(const struct shore__series *s, size_t n, bool zero, struct
     if (a->x0 == a->x1) a->x0 -= 1, a->x1 += 1;
     double least = fmax(fabs(a->y1), fabs(a->y0)) * 1e-6 + 1e-12; /* of what can be told apart */
     if (a->y1 - a->y0 < least) a->y1 += least, a->y0 -= zero ? 0 : least;
-    double tick = tick_of(a->y1 - a->y0);
+    double tick = tick_of(a->y1 - a->y0, TICKS);
     a->y0 = floor(a->y0 / tick) * tick;
     a->y1 = ceil(a->y1 / tick) * tick;
     return true;
 }
 
 static void put_grid(struct shore__page *p, const struct axes *a) {
-    double tick = tick_of(a->y1 - a->y0);
+    double tick = tick_of(a->y1 - a->y0, TICKS);
     shore__page_put(p, "<path class=\"grid\" d=\"");
     for (int i = 0; a->y0 + i * tick < a->y1 + tick / 2; i++)
-        shore__page_put(p, "M0 %.1fH%g", up(a, a->y0 + i * tick), WIDE);
+        shore__page_put(p, "M%g %.1fH%g", a->left, up(a, a->y0 + i * tick), a->left + a->wide);
     shore__page_put(p, "\"/>");
 }
 
-static void put_ticks(struct shore__page *p, const struct axes *a) {
-    double tick = tick_of(a->y1 - a->y0), step = fmax(tick_of(a->x1 - a->x0), 1), first = ceil(a->x0 / step) * step;
+/* drawn: as text of the SVG, and not as HTML over a plot that stretches. */
+static void put_ticks(struct shore__page *p, const struct axes *a, bool drawn) {
+    double tick = tick_of(a->y1 - a->y0, TICKS), step = fmax(tick_of(a->x1 - a->x0, drawn ? TICKS_DRAWN : TICKS), 1),
+           first = ceil(a->x0 / step) * step;
     for (int i = 0; a->y0 + i * tick < a->y1 + tick / 2; i++) {
         double value = a->y0 + i * tick;
-        shore__page_put(p, "<span class=\"y\" style=\"top:%.1f%%\">%s</span>", up(a, value) / WIDE * 100,
-                        shore__format_number(fabs(value) < tick / 2 ? 0 : value).text);
+        const struct shore__written text = shore__format_number(fabs(value) < tick / 2 ? 0 : value);
+        if (drawn)
+            shore__page_put(p, "<text class=\"soft\" x=\"%g\" y=\"%.1f\" text-anchor=\"end\">%s</text>", a->left - 8,
+                            up(a, value) + 4, text.text);
+        else
+            shore__page_put(p, "<span class=\"y\" style=\"top:%.1f%%\">%s</span>", up(a, value) / WIDE * 100,
+                            text.text);
     }
     for (int i = 0; first + i * step <= a->x1; i++) {
-        double at = first + i * step, where = across(a, at) / WIDE * 100;
-        shore__page_put(p, "<span class=\"x%s\" style=\"left:%.1f%%\">%s</span>", where > 92 ? " end" : "", where,
-                        shore__format_count((uint64_t)fmax(at, 0)).text);
+        double at = first + i * step, where = across(a, at);
+        const struct shore__written text = shore__format_count((uint64_t)fmax(at, 0));
+        bool end = where > a->left + 0.92 * a->wide;
+        if (drawn)
+            shore__page_put(p, "<text class=\"soft\" x=\"%.1f\" y=\"%g\" text-anchor=\"%s\">%s</text>",
+                            end ? fmin(where + 8, a->left + a->wide) : where, a->top + a->high + 20,
+                            end ? "end" : "middle", text.text);
+        else
+            shore__page_put(p, "<span class=\"x%s\" style=\"left:%.1f%%\">%s</span>", end ? " end" : "",
+                            where / WIDE * 100, text.text);
     }
 }
 
@@ -135,30 +150,51 @@ static void put_legend(struct shore__page *p, const struct shore__series *s, siz
     shore__page_put(p, "</ul>");
 }
 
+static void put_plot(struct shore__page *p, const struct axes *a, const struct shore__series *s, size_t n) {
+    put_grid(p, a);
+    for (size_t k = 0; k < n; k++)
+        if (s[k].band && s[k].curve->steps_per_span > 1) put_band(p, a, &s[k]);
+    for (size_t k = 0; k < n; k++) {
+        put_line(p, a, &s[k], false);
+        if (s[k].dots) put_line(p, a, &s[k], true);
+    }
+}
+
+#define NONE "None was measured."
+
 void shore__figure_chart(struct shore__page *p, const char *title, const char *about, const struct shore__series *s,
                          size_t n, bool zero) {
     struct axes a;
     shore__page_put(p, "<figure><figcaption><b>%s</b> %s</figcaption>", title, about);
     if (!find_axes(s, n, zero, &a)) {
-        shore__page_put(p, "<p class=\"none\">None was measured.</p></figure>");
+        shore__page_put(p, "<p class=\"none\">" NONE "</p></figure>");
         return;
     }
     shore__page_put(
         p,
         "<div class=\"plot\"><svg viewBox=\"0 0 %g %g\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"%s\">",
         WIDE, WIDE, title);
-    put_grid(p, &a);
-    for (size_t k = 0; k < n; k++)
-        if (s[k].band && s[k].curve->steps_per_span > 1) put_band(p, &a, &s[k]);
-    for (size_t k = 0; k < n; k++) {
-        put_line(p, &a, &s[k], false);
-        if (s[k].dots) put_line(p, &a, &s[k], true);
-    }
+    put_plot(p, &a, s, n);
     shore__page_put(p, "</svg>");
-    put_ticks(p, &a);
+    put_ticks(p, &a, false);
     shore__page_put(p, "</div>");
     if (n > 1) put_legend(p, s, n);
     shore__page_put(p, "</figure>");
+}
+
+double shore__figure_draw(struct shore__page *p, const char *title, const char *about, const struct shore__series *s,
+                          size_t n, bool zero, double top) {
+    const double left = 68, right = 24, above = 44, below = 36;
+    struct axes a;
+    bool some = find_axes(s, n, zero, &a);
+    a.left = left, a.wide = SHORE__DRAWN_WIDE - left - right;
+    a.top = top + above, a.high = SHORE__DRAWN_HIGH - above - below;
+    shore__page_put(p,
+                    "<text class=\"title\" x=\"%g\" y=\"%g\">%s<tspan class=\"soft\" dx=\"8\" font-size=\"13\" "
+                    "font-weight=\"normal\">%s</tspan></text>",
+                    20.0, top + 26, title, some ? about : NONE);
+    if (some) put_plot(p, &a, s, n), put_ticks(p, &a, true);
+    return top + SHORE__DRAWN_HIGH;
 }
 
 /* ---- bars -------------------------------------------------------------------------------------------------------- */

@@ -1,7 +1,8 @@
 /* A page about runs: what metrics.jsonl and plan.json say, as HTML that needs nothing else.
  *
  * text.c: the page as it grows, escapes, values. curve.c: steps, thinned. told.c: a run's files, read. figures.c:
- * charts and bars. lanes.c: a step that was traced. run_page.c: what is said of a run. page.c: the API of report.h. */
+ * charts and bars. style.c: colours. lanes.c: a step that was traced. run_page.c: what is said of a run. together.c:
+ * several runs. curves.c: their curves as a drawing. page.c: the API of report.h. */
 #ifndef SHORE_PAGE_PAGE_H
 #define SHORE_PAGE_PAGE_H
 
@@ -12,6 +13,7 @@
 
 #include "base/units.h"
 #include "longshore/metrics.h"
+#include "longshore/report.h"
 
 /* ---- text.c ------------------------------------------------------------------------------------------------------ */
 
@@ -32,6 +34,14 @@ struct shore__written shore__say_bytes(double bytes);
 struct shore__written shore__say_loss(double loss);
 /* A cell of a table; what is not known, a dash. */
 void shore__page_cell(struct shore__page *p, double value, shore__says *say);
+
+/* ---- style.c ----------------------------------------------------------------------------------------------------- */
+
+#define SHORE__PAGE_COLOURS 8 /* of series: k0 to k7 */
+/* The style of a page, and of a drawing that is one SVG: colours in both schemes. What converts SVG knows no variables,
+ * so that drawings have none. */
+void shore__page_style(struct shore__page *p);
+void shore__page_style_drawn(struct shore__page *p);
 
 /* ---- curve.c ----------------------------------------------------------------------------------------------------- */
 
@@ -122,6 +132,11 @@ struct shore__series {
 /* about: unit and axis. zero: the axis begins there. */
 void shore__figure_chart(struct shore__page *p, const char *title, const char *about, const struct shore__series *s,
                          size_t n, bool zero);
+/* The same within an SVG, from a height on. Returns the height below it. */
+double shore__figure_draw(struct shore__page *p, const char *title, const char *about, const struct shore__series *s,
+                          size_t n, bool zero, double top);
+#define SHORE__DRAWN_WIDE 960.0 /* and SHORE__DRAWN_HIGH what shore__figure_draw() adds to a height */
+#define SHORE__DRAWN_HIGH 330.0
 /* A part of a bar. style: a class of style.css. */
 struct shore__bar_part {
     const char *name, *style;
@@ -134,6 +149,35 @@ void shore__figure_bar(struct shore__page *p, const struct shore__bar_part *part
 void shore__figure_key(struct shore__page *p, uint32_t colour, const char *style);
 /* The style of what was charged; of what a later version charges, that of the rest. */
 const char *shore__charge_style(uint32_t charge);
+
+/* ---- together.c -------------------------------------------------------------------------------------------------- */
+
+/* Reads so many runs, and gives each a name that no other has. The caller frees them, whatever is returned. Errors:
+ * SHORE_EUSAGE (none, too many, or one twice), those of shore__told_read(). */
+int shore__together_read(const char *const *runs, uint32_t n, struct shore__told **out, struct shore_diag *diag);
+void shore__together_free(struct shore__told *t, uint32_t n);
+uint32_t shore__together_colour(uint32_t run);
+/* A chart with a series of each run. */
+struct shore__chart {
+    const char *title, *about;
+    struct shore__series series[SHORE_REPORT_RUNS_MOST];
+    bool zero;
+};
+#define SHORE__CHARTS 3
+/* Losses, validation losses if there are any, and throughputs. Returns how many charts these are. */
+uint32_t shore__together_charts(const struct shore__told *t, uint32_t n, struct shore__chart out[SHORE__CHARTS]);
+
+/* ---- curves.c ---------------------------------------------------------------------------------------------------- */
+
+/* Makes a drawing of the charts of so many runs: an SVG that needs nothing else. Ownership: *svg is the caller's, for
+ * free(); NULL on failure. Errors: those of shore__together_read(). */
+int shore__curves_make(const char *const *runs, uint32_t n, char **svg, size_t *bytes, struct shore_diag *diag);
+/* Writes it, in place of nothing or of such a drawing. */
+int shore__curves_save(const char *svg, size_t bytes, const char *path, struct shore_diag *diag);
+
+/* page.c: writes a file, which is whole or not there, in place of nothing or of one of its kind. */
+int shore__page_save(const char *text, size_t bytes, const char *path, bool (*is_kind)(const char *path),
+                     const char *kind, struct shore_diag *diag);
 
 /* ---- lanes.c ----------------------------------------------------------------------------------------------------- */
 

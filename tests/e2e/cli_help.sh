@@ -6,7 +6,7 @@ shows() { # NAME PATTERN: the last command printed it
     if grep -qE -- "$2" "$place/log"; then ok "$1"; else fail "$1: no '$2'"; fi
 }
 
-commands="train plan eval generate render verify import export inspect top report trace remove snapshot rollback snapshots drive bench machine doctor"
+commands="train plan eval generate render verify import export inspect top report curves trace remove snapshot rollback snapshots drive bench machine doctor"
 must --help
 for command in $commands; do
     shows "the overview names $command" "^  $command +"
