@@ -324,38 +324,6 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
     return rc ? made : code;
 }
 
-static int copy_names(const struct shore__strings *from, struct shore__strings *to) {
-    int rc = 0;
-    for (size_t i = 0; !rc && i < from->count; i++)
-        rc = shore__strings_add(to, from->item[i]);
-    return rc;
-}
-
-/* A run imported without data takes the first data that a resume names. */
-static int name_data(const struct shore__train_args *args, struct shore__run *run, struct shore_diag *diag) {
-    const struct shore__settings *given = &args->settings;
-    struct shore__settings *s = &run->settings;
-    if (!given->data.count)
-        return shore__fail(diag, SHORE_EUSAGE,
-                           "%s was imported without --data, so there is nothing to train on: give it now, with --data "
-                           "FILE...",
-                           run->path);
-    s->val_share = given->val_share;
-    s->parse_special |= given->parse_special;
-    s->skip_bad_rows |= given->skip_bad_rows;
-    s->all_count |= given->all_count;
-    s->packs &= given->packs;
-    if (given->text_field && strcmp(given->text_field, "text") != 0) {
-        free(s->text_field);
-        s->text_field = strdup(given->text_field);
-        if (!s->text_field) return shore__out_of_memory(diag);
-    }
-    if (given->epochs > 0 && !given->steps) s->epochs = given->epochs, s->steps = 0;
-    if (copy_names(&given->data, &s->data) || copy_names(&given->val_data, &s->val_data))
-        return shore__out_of_memory(diag);
-    return 0;
-}
-
 /* Refuses flags that mean something else with --resume, or nothing. */
 static int check_resume_flags(const struct shore__train_args *args, struct shore_diag *diag) {
     const struct shore__strings *moved = &args->drives;
@@ -375,6 +343,7 @@ static int change_run(const struct shore__train_args *args, const struct shore__
     struct shore__settings *s = &run->settings;
     const struct shore__strings *moved = &args->drives;
     int rc = shore__train_change(args, parsed, s, changes, bytes, diag);
+    if (!rc) rc = shore__train_take_new_data(args, run, changes, bytes, diag);
     if (!rc) rc = shore__train_check_given(parsed, s, run->val || s->val_data.count || s->val_share > 0, diag);
     if (rc) return rc;
     for (size_t i = 0; i < moved->count; i++)
@@ -388,13 +357,18 @@ static int change_run(const struct shore__train_args *args, const struct shore__
 }
 
 /* Prepares the first step. -ECANCELED: a signal came. */
-static int prepare_to_go_on(struct shore__run *run, bool without_data, const char *changes, struct shore_diag *diag) {
+static int prepare_to_go_on(const struct shore__train_args *args, struct shore__run *run, const char *changes,
+                            struct shore_diag *diag) {
     struct shore__settings *s = &run->settings;
     int rc = 0;
     if (!s->quiet) shore__cli_say_drives(&s->drives, false);
     shore__cli_catch_signals(promise);
-    if (without_data)
-        rc = shore__run_take_data(run, shore__cli_work, s->quiet ? NULL : (void *)"reading the text", diag);
+    void *reading = s->quiet ? NULL : (void *)"reading the text";
+    if (!args->new_data) shore__run_remove_old_data(run);
+    if (args->new_data && run->train)
+        rc = shore__run_replace_data(run, args->new_val_data, shore__cli_work, reading, diag);
+    else if (args->new_data)
+        rc = shore__run_take_data(run, shore__cli_work, reading, diag);
     else if (run->hint_step < s->steps)
         rc = shore__run_check_data(run, false, shore__cli_work, s->quiet ? NULL : (void *)"checking the text", diag);
     shore__cli_progress_end();
@@ -402,7 +376,7 @@ static int prepare_to_go_on(struct shore__run *run, bool without_data, const cha
     return rc;
 }
 
-static int resumed_run(const struct shore__train_args *args, const struct shore__parsed *parsed) {
+static int resumed_run(struct shore__train_args *args, const struct shore__parsed *parsed) {
     struct shore__run *run = NULL;
     struct shore__needs needs;
     struct ahead ahead = {.rates.machine = NULL};
@@ -418,7 +392,7 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
     if (!rc && run->no_data)
         rc = shore__fail(&diag, run->no_data_rc, "%s; a new run on the same data makes the same file", run->no_data);
     bool without_data = !run->train;
-    if (!rc && without_data) rc = name_data(args, run, &diag);
+    if (!rc) rc = shore__train_new_data(args, parsed, run, &diag);
     if (!rc) rc = change_run(args, parsed, run, changes, sizeof changes, &diag);
     if (!rc && !without_data) say_of_stop(s, args->accept ? *args->accept : run->hint_step);
     if (!rc) rc = shore__settings_check(s, &diag);
@@ -435,7 +409,7 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
             rc =
                 shore__fail_of(&diag, rc, &diag, "%s; that is the run's budget, and --memory gives another", diag.text);
         if (!rc && run->hint_step < s->steps) rc = look_ahead(s, run->model, &ahead, &diag);
-        if (!rc) rc = prepare_to_go_on(run, without_data, changes, &diag);
+        if (!rc) rc = prepare_to_go_on(args, run, changes, &diag);
         if (!rc) {
             code = train_and_report(run, false, args, &ahead);
         } else if (rc == -ECANCELED) {

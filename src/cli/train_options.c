@@ -258,6 +258,15 @@ static bool same_value(const struct shore__option *o, const void *a, const void 
     return same;
 }
 
+bool shore__train_same(const char *name, const struct shore__settings *a, const struct shore__settings *b) {
+    const struct shore__option *o = &options[shore__option_find(&shore__train_line, name)];
+    size_t at = o->offset - AT(settings);
+    return same_value(o, (const char *)a + at, (const char *)b + at);
+}
+
+/* What may change with the data. */
+static const char data_flags[] = "val-data val-share text-field loss-on pack bad-rows special-tokens";
+
 /* "lr 0.001 -> 0.0005" */
 static void describe(const struct shore__option *o, const void *old, const void *new, char *out, size_t bytes) {
     char from[64], to[64];
@@ -278,7 +287,9 @@ int shore__train_change(const struct shore__train_args *args, const struct shore
         const void *new = (const char *)args + o->offset;
         void *old = (char *)settings + (o->offset - first);
         enum shore__setting_role role = shore__role_of_setting(o->name);
-        bool recorded = role == SHORE__SCHEDULE || role == SHORE__RECORDED;
+        bool recorded = role == SHORE__SCHEDULE || role == SHORE__RECORDED ||
+                        (args->new_data && shore__has_word(data_flags, o->name));
+        if (args->new_data && shore__has_word("data mix", o->name)) continue;
         if (same_value(o, old, new)) continue;
         if (strcmp(o->name, "drive-speeds") == 0)
             return shore__fail(diag, SHORE_EUSAGE,

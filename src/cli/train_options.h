@@ -13,6 +13,7 @@ struct shore__train_args {
     bool itself;            /* RUN is not a copy, whatever its origin */
     const uint64_t *accept; /* NULL: not given */
     bool overwrite, dry_run, json, stop_on_usr1;
+    bool new_data, new_val_data; /* with --resume: the run takes data that it does not have */
     uint32_t stopped_exit;
     char *machine;
     uint64_t tbw_bytes; /* this and the next: of plan */
@@ -49,6 +50,15 @@ int shore__train_prepare(const struct shore__train_args *args, const char *promi
 /* Says how making a run ended, and closes it; an unfinished one is undone. Returns the exit code. */
 int shore__train_made(const struct shore__train_args *args, struct shore__new_run *new, int rc,
                       const struct shore_diag *diag);
+/* Whether two settings have one value; paths of the same file are one. */
+bool shore__train_same(const char *name, const struct shore__settings *a, const struct shore__settings *b);
+/* new_data.c. Finds out whether the arguments of a resumed run name new data, in args. A run imported without data has
+ * them in its settings afterwards. */
+int shore__train_new_data(struct shore__train_args *args, const struct shore__parsed *parsed, struct shore__run *run,
+                          struct shore_diag *diag);
+/* Then, after shore__train_change(): makes them the settings of a run that had others, and adds that to the changes. */
+int shore__train_take_new_data(const struct shore__train_args *args, struct shore__run *run, char *changes,
+                               size_t bytes, struct shore_diag *diag);
 /* Copies what a resumed run may change from args to settings. Refuses changes of the run's identity. changes: the
  * changes to record, as part of a sentence ("lr 0.001 -> 0.0005, steps 10 -> 20"), or "". */
 int shore__train_change(const struct shore__train_args *args, const struct shore__parsed *parsed,

@@ -16,6 +16,7 @@ struct shore__token_record {
     uint64_t hash;                  /* of all tokens */
     uint64_t bad_rows;              /* rows of the data that were skipped */
     uint64_t ends[SHORE__MIX_MOST]; /* of a mixture: where the parts end */
+    bool second;                    /* it lies in the second file: data take turns when others replace them */
 };
 
 struct shore__run_private {

@@ -29,8 +29,8 @@ bool shore__same_path(const char *a, const char *b);
 int shore__files_copy(const char *from, const char *to, struct shore_diag *diag);
 /* Names of the files in a run directory, without run.json. */
 #define SHORE__RUN_FILES                                                                                       \
-    "config.json", "tokens.bin", "val.bin", "metrics.jsonl", "metrics.jsonl.old", "drives.jsonl", "committed", \
-        "residual-host", "worker.json", "trace.spans", SHORE__TOKENIZER_FILES
+    "config.json", "tokens.bin", "tokens.2.bin", "val.bin", "val.2.bin", "metrics.jsonl", "metrics.jsonl.old", \
+        "drives.jsonl", "committed", "residual-host", "worker.json", "trace.spans", SHORE__TOKENIZER_FILES
 /* NULL ends it */
 extern const char *const shore__run_files[];
 /* Beside them: what the last start planned. No making has one: in RUN/making, this is the journal's name. */

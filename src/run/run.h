@@ -6,7 +6,7 @@
  *                       (longshore/run.h): its tensors and what the program has stored, without texts
  *   RUN/config.json     the model, as Hugging Face writes it
  *   RUN/tokenizer...    copies, so that the run stands alone
- *   RUN/tokens.bin, RUN/val.bin
+ *   RUN/tokens.bin, RUN/val.bin; or RUN/tokens.2.bin, RUN/val.2.bin, if other data took the place of the first
  *   RUN/metrics.jsonl   one object per committed step
  *   RUN/drives.jsonl    the same of each drive
  *   RUN/committed       the hint: last committed step
@@ -46,6 +46,7 @@ struct shore__run {
     uint64_t fleet_id[2];
     uint64_t generation; /* of the placement: counts added, removed and replaced drives */
     uint64_t hint_step;
+    uint64_t data_from;                     /* the step behind which the data are read from their beginning */
     struct shore__measured measured;        /* once metrics are recovered, or appended to */
     char processor[SHORE__PROCESSOR_BYTES]; /* the last one that trained the run, with products, threads and kernels */
     json_t *changes;                        /* recorded changes: [{"step": n, "what": "..."}] */
@@ -203,6 +204,14 @@ uint64_t shore__run_bad_rows(const struct shore__run *run);
 /* Gives a run imported without data the data that its settings now name (data, val_data, val_share, epochs), and
  * records it. On failure the run is unchanged. */
 int shore__run_take_data(struct shore__run *run, shore__progress_fn progress, void *ctx, struct shore_diag *diag);
+/* Makes what its settings now name the run's data (validation: those to validate on, too), read from their beginning.
+ * They are recorded with run->change, once the step is known at which the run goes on; until then, the run on disk is
+ * unchanged. */
+#define SHORE__DATA_FROM_NEXT INT64_MAX /* data_from until then */
+int shore__run_replace_data(struct shore__run *run, bool validation, shore__progress_fn progress, void *ctx,
+                            struct shore_diag *diag);
+/* Removes data that the run has replaced, or was to take. */
+void shore__run_remove_old_data(const struct shore__run *run);
 /* SHORE_EUSAGE for a run of another program, which must continue it. */
 int shore__run_refuse_contents(const struct shore__run *run, struct shore_diag *diag);
 /* Settings as in run.json; for a run of another program, only those that apply to it. */

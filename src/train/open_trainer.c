@@ -45,7 +45,12 @@ static int open_state(struct trainer *t, struct shore_fleet_options *options, co
     const struct shore_fleet_info info = shore__fleet_info(t->fleet);
     t->result->opened = true; /* each volume has a new epoch */
     t->result->step = info.step;
+    bool anew = t->run->data_from > info.step; /* also of a run that went back behind where its data began */
+    if (anew) t->run->data_from = info.step;
+    if (anew && !t->run->change && !(t->run->change = strdup("the data from their beginning")))
+        return shore__out_of_memory(diag);
     if (t->run->change) rc = record_change(t, info.step, diag);
+    if (rc == 0 && anew) shore__run_remove_old_data(t->run);
     if (rc || !strcmp(processor, t->run->processor)) return rc;
     char what[320];
     snprintf(what, sizeof what, "processor changed from '%s' to '%s': results may differ in the last bits from here on",

@@ -297,7 +297,8 @@ int shore__step_compute(struct trainer *t, bool *finite, bool *replay, struct sh
     shore_meter_charge(t->meter, SHORE_CHARGE_BETWEEN); /* also of a step that is replayed */
     shore__activations_begin_step(t);
     shore_pages_set_step(pass->pages, t->base_step);
-    int rc = shore__batch_load(t, t->run->train, t->base_step * t->s->batch, t->s->batch, t->s->shuffle, diag);
+    uint64_t first = (t->base_step - t->run->data_from) * t->s->batch;
+    int rc = shore__batch_load(t, t->run->train, first, t->s->batch, t->s->shuffle, diag);
     shore_meter_charge(t->meter, SHORE_CHARGE_FORWARD);
     if (!rc) rc = shore__boundary_enter(t, t->m->lowest, diag);
     if (!rc) rc = shore__pass_embed(pass, shore__boundary_working(t, 1), diag);

@@ -96,7 +96,7 @@ stopped "reading data that comes later" "before the run had its data: the same c
 [ ! -e "$place/later/tokens.bin" ] && ok "and leaves nothing" || fail "a signal left tokens.bin"
 stopped "importing" "before the run was made: the same command makes it" import "$place/one" --drive "$place/d/x.volume" --out "$place/x"
 must train --resume "$place/later" --data "$place/text" --stop-at 1
-refused "other data" "identity" train --resume "$place/later" --data "$place/config.json"
+refused "other data that are none" "config.json:1: the row has no key" train --resume "$place/later" --data "$place/config.json"
 must train --resume "$place/later"
 same "data that comes later is data" "$(digest)" "$resumed"
 must import "$place/one" --drive "$place/d/f.volume" --out "$place/passes" --batch 2 --seq-len 32 --memory 512MiB --quiet

@@ -19,6 +19,7 @@ static json_t *tokens_json(const struct shore__token_record *r) {
     json_t *j = json_pack("{s:I, s:I, s:I, s:s}", "tokens", (json_int_t)r->tokens, "documents",
                           (json_int_t)r->documents, "text_bytes", (json_int_t)r->text_bytes, "hash", hash);
     if (j && r->bad_rows) json_object_set_new(j, "bad_rows", json_integer((json_int_t)r->bad_rows));
+    if (j && r->second) json_object_set_new(j, "second", json_true());
     json_t *ends = r->ends[0] ? json_array() : NULL;
     for (size_t i = 0; ends && i < SHORE__MIX_MOST && r->ends[i]; i++)
         json_array_append_new(ends, json_integer((json_int_t)r->ends[i]));
@@ -78,6 +79,7 @@ static json_t *model_json(const struct shore__run *run, const char *fleet, json_
                           shore__model_to_json(run->model, &run->model->arch), "data", data, "val_data", val_data,
                           "train_tokens", (json_int_t)p->train_tokens, "val_tokens", (json_int_t)p->val_tokens,
                           "changes", run->changes);
+    if (j && run->data_from) json_object_set_new(j, "data_from", json_integer((json_int_t)run->data_from));
     if (j && p->end_of_text != SHORE__END_OF_TEXT_UNRECORDED)
         json_object_set_new(j, "end_of_text", json_integer(p->end_of_text));
     return j;
@@ -120,6 +122,7 @@ static bool read_tokens(const json_t *j, struct shore__token_record *out) {
     const json_t *ends = json_object_get(j, "ends");
     for (size_t i = 0; i < json_array_size(ends) && i < SHORE__MIX_MOST; i++)
         out->ends[i] = (uint64_t)json_integer_value(json_array_get(ends, i));
+    out->second = json_is_true(json_object_get(j, "second"));
     return hash && strlen(hash) == 16 && sscanf(hash, "%16" SCNx64, &out->hash) == 1 &&
            read_count(j, "tokens", &out->tokens) && read_count(j, "documents", &out->documents) &&
            read_count(j, "text_bytes", &out->text_bytes) &&
@@ -131,6 +134,8 @@ static int read_model(struct shore__run *run, const json_t *j, const char *path,
     const json_t *end_of_text = json_object_get(j, "end_of_text");
     struct shore__arch arch;
     p->end_of_text = json_is_integer(end_of_text) ? json_integer_value(end_of_text) : SHORE__END_OF_TEXT_UNRECORDED;
+    if (json_object_get(j, "data_from") && !read_count(j, "data_from", &run->data_from))
+        return shore__fail(diag, SHORE_EINPUT, "%s: \"data_from\" has been changed by hand; put it back", path);
     snprintf(run->processor, sizeof run->processor, "%s", json_string_value(json_object_get(j, "processor")));
     p->tokenizer_name = strdup(json_string_value(json_object_get(j, "tokenizer")));
     if (!p->tokenizer_name || shore__run_settle_tokenizer(&run->settings, p->tokenizer_name))

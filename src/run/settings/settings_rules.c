@@ -52,6 +52,8 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
         return shore__fail(diag, SHORE_EUSAGE, "--adapter needs --model, whose weights it changes");
     if (s->val_data.count > 0 && s->val_share > 0)
         return shore__fail(diag, SHORE_EUSAGE, "give --val-data or --val-share, not both");
+    rc = shore__settings_mix(s, NULL, diag);
+    if (rc) return rc;
     for (size_t i = 0; i < s->drives.count && (s->snapshot_every || s->keep_best); i++)
         if (!s->drives.item[i]->kind->keeps)
             return shore__fail(diag, SHORE_EUSAGE, "--%s needs drives that keep their data, and drive %s does not",

@@ -9,13 +9,19 @@
 #include "run/internal.h"
 #include "run/paths.h"
 
-static int tokenize(struct shore__run *run, const struct shore__strings *files, const char *directory, const char *name,
+/* The file of the data, or of those to validate on. */
+static const char *file_of(const struct shore__token_record *record, bool validation) {
+    static const char *const names[2][2] = {{"tokens.bin", "tokens.2.bin"}, {"val.bin", "val.2.bin"}};
+    return names[validation][record->second];
+}
+
+static int tokenize(struct shore__run *run, const struct shore__strings *files, const char *directory, bool validation,
                     shore__progress_fn progress, void *ctx, struct shore__token_record *out, struct shore_diag *diag) {
     struct shore__dataset_stats stats = {0};
     struct shore__dataset *whole = NULL;
-    const struct shore__path path = shore__path_in(directory, name);
+    const struct shore__path path = shore__path_in(directory, file_of(out, validation));
     const struct shore__settings *s = &run->settings;
-    *out = (struct shore__token_record){.tokens = 0};
+    *out = (struct shore__token_record){.second = out->second};
     const struct shore__reading how = {
         .parse_special = s->parse_special,
         .threads = s->threads,
@@ -63,9 +69,9 @@ int shore__run_tokenize(struct shore__run *run, const char *directory, shore__pr
     const struct shore__settings *s = &run->settings;
     int rc = 0;
     /* an import may have no data */
-    if (s->data.count) rc = tokenize(run, &s->data, directory, "tokens.bin", progress, ctx, &p->data, diag);
+    if (s->data.count) rc = tokenize(run, &s->data, directory, false, progress, ctx, &p->data, diag);
     if (rc == 0 && s->val_data.count)
-        rc = tokenize(run, &s->val_data, directory, "val.bin", progress, ctx, &p->val_data, diag);
+        rc = tokenize(run, &s->val_data, directory, true, progress, ctx, &p->val_data, diag);
     return rc ? rc : split(run, diag);
 }
 
@@ -88,14 +94,16 @@ int shore__run_open_data(struct shore__run *run, const char *directory, struct s
     const struct shore__run_private *p = run->private;
     struct shore__dataset *train = NULL, *val = NULL;
     uint32_t shares[SHORE__MIX_MOST];
-    int rc = p->data.tokens ? open_tokens(directory, "tokens.bin", 0, p->train_tokens, &p->data, &train, diag) : 0;
+    int rc = p->data.tokens
+                 ? open_tokens(directory, file_of(&p->data, false), 0, p->train_tokens, &p->data, &train, diag)
+                 : 0;
     if (rc == 0 && run->settings.mix.count) rc = shore__settings_mix(&run->settings, shares, diag);
     if (rc == 0 && run->settings.mix.count)
         rc = shore__dataset_mix(train, p->data.ends, shares, run->settings.mix.count, diag);
     if (rc == 0 && p->val_data.tokens)
-        rc = open_tokens(directory, "val.bin", 0, 0, &p->val_data, &val, diag);
+        rc = open_tokens(directory, file_of(&p->val_data, true), 0, 0, &p->val_data, &val, diag);
     else if (rc == 0 && p->val_tokens)
-        rc = open_tokens(directory, "tokens.bin", p->train_tokens, p->val_tokens, &p->data, &val, diag);
+        rc = open_tokens(directory, file_of(&p->data, false), p->train_tokens, p->val_tokens, &p->data, &val, diag);
     if (rc < 0) {
         shore__dataset_close(train);
         return rc;
@@ -157,23 +165,59 @@ int shore__run_check_data(struct shore__run *run, bool val_alone, shore__progres
                           struct shore_diag *diag) {
     const struct shore__run_private *p = run->private;
     bool needed = p->data.tokens && !(val_alone && p->val_data.tokens); /* without val.bin, tokens.bin holds both */
-    int rc = needed ? check_tokens(run, "tokens.bin", &p->data, progress, ctx, diag) : 0;
-    if (rc == 0 && p->val_data.tokens) rc = check_tokens(run, "val.bin", &p->val_data, progress, ctx, diag);
+    int rc = needed ? check_tokens(run, file_of(&p->data, false), &p->data, progress, ctx, diag) : 0;
+    if (rc == 0 && p->val_data.tokens)
+        rc = check_tokens(run, file_of(&p->val_data, true), &p->val_data, progress, ctx, diag);
     return rc;
 }
 
+static int sync_file(const struct shore__run *run, const struct shore__token_record *record, bool validation,
+                     struct shore_diag *diag) {
+    const struct shore__path path = shore__path_in(run->path, file_of(record, validation));
+    return record->tokens ? shore__file_sync(path.text, diag) : 0;
+}
+
+/* Durable; the caller records it. */
+static int sync_and_open(struct shore__run *run, struct shore_diag *diag) {
+    int rc = sync_file(run, &run->private->data, false, diag);
+    if (rc == 0) rc = sync_file(run, &run->private->val_data, true, diag);
+    if (rc == 0) rc = shore__directory_sync(run->path, diag);
+    return rc ? rc : shore__run_open_data(run, run->path, diag);
+}
+
 int shore__run_take_data(struct shore__run *run, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
-    static const char *const names[] = {"tokens.bin", "val.bin"};
     int rc = shore__run_tokenizer(run, diag);
     if (rc == 0) rc = shore__run_tokenize(run, run->path, progress, ctx, diag);
-    for (size_t i = 0; rc == 0 && i < 2; i++)
-        if (shore__path_exists(run->path, names[i]))
-            rc = shore__file_sync(shore__path_in(run->path, names[i]).text, diag);
-    if (rc == 0) rc = shore__directory_sync(run->path, diag);
-    if (rc == 0) rc = shore__run_open_data(run, run->path, diag);
+    if (rc == 0) rc = sync_and_open(run, diag);
     if (rc == 0) shore__settings_fit(&run->settings, run->model, run->private->train_tokens);
     if (rc == 0) rc = shore__run_write(run, diag);
-    for (size_t i = 0; rc < 0 && i < 2; i++)
-        unlink(shore__path_in(run->path, names[i]).text); /* run.json does not name them */
+    if (rc < 0) { /* run.json does not name them */
+        unlink(shore__path_in(run->path, file_of(&run->private->data, false)).text);
+        unlink(shore__path_in(run->path, file_of(&run->private->val_data, true)).text);
+    }
     return rc;
+}
+
+int shore__run_replace_data(struct shore__run *run, bool validation, shore__progress_fn progress, void *ctx,
+                            struct shore_diag *diag) {
+    struct shore__run_private *p = run->private;
+    const struct shore__settings *s = &run->settings;
+    int rc = shore__run_tokenizer(run, diag);
+    p->data.second = !p->data.second;
+    if (rc == 0) rc = tokenize(run, &s->data, run->path, false, progress, ctx, &p->data, diag);
+    if (validation) p->val_data.second = p->val_data.tokens > 0 && !p->val_data.second;
+    if (rc == 0 && validation) rc = tokenize(run, &s->val_data, run->path, true, progress, ctx, &p->val_data, diag);
+    if (rc == 0) rc = split(run, diag);
+    if (rc == 0) rc = sync_and_open(run, diag);
+    if (rc == 0) run->data_from = SHORE__DATA_FROM_NEXT;
+    return rc;
+}
+
+void shore__run_remove_old_data(const struct shore__run *run) {
+    const struct shore__token_record *records[] = {&run->private->data, &run->private->val_data};
+    for (int i = 0; i < 2; i++) {
+        struct shore__token_record other = *records[i];
+        other.second = !other.second;
+        if (records[i]->tokens) unlink(shore__path_in(run->path, file_of(&other, i)).text);
+    }
 }
