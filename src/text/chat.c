@@ -31,10 +31,6 @@ void shore__chat_close(struct shore__chat *c) {
     free(c);
 }
 
-uint64_t shore__chat_identity(const struct shore__chat *c) {
-    return c->identity;
-}
-
 int shore__chat_render(struct shore__chat *c, const json_t *row, struct shore__chat_text **out, size_t *count,
                        struct shore_diag *diag) {
     *count = 0;

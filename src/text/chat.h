@@ -4,7 +4,6 @@
 
 #include <jansson.h>
 #include <stddef.h>
-#include <stdint.h>
 
 #include "text/tokenizer.h"
 
@@ -34,8 +33,5 @@ struct shore__chat_text {
 int shore__chat_render(struct shore__chat *chat, const json_t *row, struct shore__chat_text **out, size_t *count,
                        struct shore_diag *diag);
 void shore__chat_texts_free(struct shore__chat_text *texts, size_t count);
-
-/* A hash of the template and of the tokens that it may name: what makes another template another data set. */
-uint64_t shore__chat_identity(const struct shore__chat *chat);
 
 #endif

@@ -3,15 +3,15 @@
 #define SHORE_TEXT_CHAT_IMPL_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "text/chat.h"
 
 struct shore__chat {
     const struct shore__tokenizer *tokenizer;
-    const char *file;  /* that has the template, in the tokenizer's directory */
-    json_t *templates; /* by name; "default" is there */
-    json_t *variables; /* bos_token and the like, as the template names them */
-    uint64_t identity;
+    const char *file;                      /* that has the template, in the tokenizer's directory */
+    json_t *templates;                     /* by name; "default" is there */
+    json_t *variables;                     /* bos_token and the like, as the template names them */
     const struct shore__chat_known *known; /* how to render the default one here; NULL: unknown */
     struct shore__chat_helper *helper;     /* that renders all else; NULL: not started yet */
     unsigned seconds;                      /* that it may take for a row */

@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "base/diag.h"
 #include "files/atomic.h"
@@ -98,13 +97,6 @@ static int read_tokens(struct shore__chat *c, const json_t *kept, struct shore_d
     return 0;
 }
 
-static uint64_t hash_of(const json_t *value) {
-    char *text = json_dumps(value, JSON_COMPACT | JSON_SORT_KEYS);
-    uint64_t hash = text ? XXH3_64bits(text, strlen(text)) : 0;
-    free(text);
-    return hash;
-}
-
 int shore__chat_find(struct shore__chat *c, struct shore_diag *diag) {
     struct shore__tokenizer_config config = {0};
     const char *directory = c->tokenizer->directory;
@@ -122,6 +114,5 @@ int shore__chat_find(struct shore__chat *c, struct shore_diag *diag) {
         return shore__fail(diag, SHORE_EMISSING,
                            "%s: has no chat template: there is no " JINJA ", and no default one in " CONFIG,
                            directory ? directory : "the byte-level tokenizer");
-    c->identity = hash_of(c->templates) ^ XXH3_64bits_withSeed("", 0, hash_of(c->variables));
     return 0;
 }
