@@ -185,7 +185,11 @@ static void known_ones_need_no_python(void **state) {
 }
 
 static bool has_jinja(void) {
-    return system("python3 -c 'import jinja2' 2>/dev/null || /usr/bin/python3 -c 'import jinja2' 2>/dev/null") == 0;
+    char text[1024];
+    struct shore__chat *chat = open_chat("x");
+    render(chat, ROW(SAYS("user", "a")), text, sizeof text);
+    shore__chat_close(chat);
+    return !strstr(text, "apt-get install python3-jinja2");
 }
 
 /* The token that ends an answer counts, also as the marker of the next role, and once as something else. */
