@@ -137,6 +137,59 @@ def test_fp8_is_widened_as_transformers_does(case, tmp_path, seed):
     check(ours, AutoModelForCausalLM.from_pretrained(tmp_path / "place" / "out").state_dict())
 
 
+# ---- compressed-tensors
+
+
+def packless(kind, bits_type, strategy, block=None):
+    weights = {"num_bits": 8, "type": bits_type, "strategy": strategy, "symmetric": True, "block_structure": block}
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": None}}
+    config = {"quant_method": "compressed-tensors", "format": kind, "config_groups": groups, "ignore": ["lm_head"]}
+    return {**config, "quantization_status": "compressed", "kv_cache_scheme": None}
+
+
+COMPRESSED_CASES = {
+    "fp8 of rows": (packless("float-quantized", "float", "channel"), torch.bfloat16, "bfloat16"),
+    "fp8 of tensors": (packless("float-quantized", "float", "tensor"), torch.float32, "bfloat16"),
+    "bf16 scales in fp32": (packless("float-quantized", "float", "channel"), torch.bfloat16, "float32"),
+    "integers": (packless("int-quantized", "int", "channel"), torch.bfloat16, "bfloat16"),
+    "blocks with a rest": (packless("naive-quantized", "float", "block", [100, 128]), torch.bfloat16, "bfloat16"),
+}
+
+
+@pytest.mark.parametrize("case", COMPRESSED_CASES)
+def test_compressed_tensors_are_widened_as_transformers_does(case, tmp_path, seed):
+    config, scale_dtype, dtype = COMPRESSED_CASES[case]
+    strategy, block = (config["config_groups"]["group_0"]["weights"][key] for key in ("strategy", "block_structure"))
+    largest, codes_of = (127, torch.int8) if case == "integers" else (448, torch.float8_e4m3fn)
+    numbers = {}
+
+    def quantise(name, weight):
+        down, across = block or (1, weight.shape[1])
+        parts = [part.abs().amax() for row in weight.split(down) for part in row.split(across, 1)]
+        scales = (torch.stack(parts).float() / largest).reshape(-(-len(weight) // down), -1).to(scale_dtype)
+        if strategy == "tensor":
+            scales = scales.amax().reshape(1)
+        by_row = scales.repeat_interleave(down, 0)[: len(weight)] if strategy != "tensor" else scales
+        each = by_row.repeat_interleave(across, 1)[:, : weight.shape[1]] if strategy == "block" else by_row
+        codes = (weight.float() / each.float()).clamp(-largest, largest)
+        codes = codes.round().to(codes_of) if codes_of is torch.int8 else codes.to(codes_of)
+        numbers[name] = (codes.to(scale_dtype) * each).to(weight.dtype)
+        beside = {name.replace("weight", "input_scale"): torch.ones(1)} if strategy == "tensor" else {}
+        return {name: codes, name + "_scale": scales, **beside}
+
+    weights = make(tmp_path / "model", quantise, config, dtype)
+    ours, said = widened(tmp_path / "model", tmp_path / "place")
+    assert "quantization_config" not in said and len(numbers) == 14
+    check(ours, {**weights, **numbers})
+    pytest.importorskip("compressed_tensors")
+    if not FIVE:
+        pytest.skip("transformers 4.57 does not widen compressed-tensors as it loads them")
+    theirs = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "model", quantization_config=transformers.CompressedTensorsConfig(dequantize=True)
+    )
+    check(ours, theirs.state_dict())
+
+
 # ---- bitsandbytes
 
 # The numbers that bitsandbytes' create_normal_map and its tree of fp4 give.
@@ -220,7 +273,7 @@ def test_8_bits_are_widened_as_bitsandbytes_does(tmp_path, seed):
 # ---- what is refused
 
 LAYER = "model.layers.1.mlp.up_proj.weight"
-METHODS = "gptq awq hqq aqlm compressed-tensors torchao fbgemm_fp8 quanto auto-round higgs modelopt".split()
+METHODS = "gptq awq hqq aqlm torchao fbgemm_fp8 quanto auto-round higgs modelopt".split()
 
 
 def stored_as(config):
@@ -314,7 +367,11 @@ def test_other_methods_are_refused_by_name(tmp_path, seed):
         config["quantization_config"] = {"quant_method": method}
         file.write_text(json.dumps(config))
         said = refusal(tmp_path / "model", tmp_path / "place")
-        assert f'"quant_method" is "{method}"' in said and "only fp8, mxfp4 and bitsandbytes" in said, said
+        assert f'"quant_method" is "{method}"' in said and "only fp8, mxfp4, bitsandbytes" in said, said
+    packed = packless("pack-quantized", "int", "group")
+    config["quantization_config"] = packed
+    file.write_text(json.dumps(config))
+    assert '"format" is "pack-quantized": only float-quantized' in refusal(tmp_path / "model", tmp_path / "place")
     for key, value in (("weight_block_size", [128]), ("modules_to_not_convert", "lm_head")):
         config["quantization_config"] = {**FP8, key: value}
         file.write_text(json.dumps(config))

@@ -50,7 +50,7 @@ int shore__coded_bytes(const struct shore__safetensors *st, const struct shore__
     enum { SCALES = 256 };
     float scales[SCALES];
     const struct shore__coding *c = (const struct shore__coding *)coding;
-    const uint64_t down = c->rows / c->block_rows, across = c->cols / c->block_cols;
+    const uint64_t down = (c->rows - 1) / c->block_rows + 1, across = (c->cols - 1) / c->block_cols + 1;
     /* codes are read into the far end of out and widened forward, as shore__safetensors_read() does */
     const unsigned char *codes = (unsigned char *)(out + count) - count;
     int rc = read_codes(st, &c->codes, first, count, (unsigned char *)codes, diag);
@@ -67,6 +67,7 @@ int shore__coded_bytes(const struct shore__safetensors *st, const struct shore__
             end = (from + k + 1) * c->block_cols - col < n ? (from + k + 1) * c->block_cols - col : n;
             scale_bytes(c, codes + done + i, end - i, scales[k], out + done + i);
         }
+        if (rc == 0) round_to(c->quantized, out + done, n);
         if (rc == 0) round_to(c->dtype, out + done, n);
     }
     return rc;

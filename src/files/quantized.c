@@ -65,37 +65,43 @@ struct kind {
                     struct shore__coding *c);
 };
 
-/* ---- fp8 --------------------------------------------------------------------------------------------------------- */
+/* ---- 8 bits ---------------------------------------------------------------------------------------------------------
+ */
 
-/* transformers divides rows and columns by the scales' shape, and does not ask config.json for the block's size. Where
- * the last block is a smaller one, it gets others than the kernels that compute with the codes. */
-static bool divides(uint64_t size, uint64_t count, uint64_t block) {
-    return size % count == 0 && (block == 0 || count == (size + block - 1) / block) &&
-           (block == 0 || count == 1 || size % block == 0);
+/* How many rows or columns a block has; 0: the scales do not fit. Of fp8, transformers divides a tensor by the scales'
+ * shape: where the last block is a smaller one, that gives other numbers than the kernels that compute with the codes.
+ */
+static uint64_t block_of(uint64_t size, uint64_t scales, uint64_t block, bool even) {
+    if (block == 0) return size % scales ? 0 : size / scales;
+    if (scales != (size - 1) / block + 1 || (even && scales > 1 && size % block)) return 0;
+    return block < size ? block : size;
 }
 
-static int describe_fp8(struct resolving *r, struct shore__st_tensor *t, const struct shore__st_tensor *scales,
-                        struct shore__coding *c) {
+static int describe_bytes(struct resolving *r, struct shore__st_tensor *t, const struct shore__st_tensor *scales,
+                          struct shore__coding *c) {
     const bool grid = scales->rank >= 2;
     const uint64_t down = grid ? scales->shape[scales->rank - 2] : 1,
                    across = grid ? scales->shape[scales->rank - 1] : 1;
-    if (t->type != SHORE__ST_E4M3)
-        return refuse(r, t, "has a scale, but is not of fp8 (F8_E4M3): other codes are not read");
+    const bool fp8 = r->q->method == SHORE__QUANT_FP8;
+    if (t->type != SHORE__ST_E4M3 && (fp8 || t->type != SHORE__ST_I8))
+        return refuse(r, t, "has a scale, but is not of F8_E4M3%s: other codes are not read", fp8 ? "" : " or I8");
     if (t->rank < 2 || t->elems == 0 || down == 0 || across == 0) return misfit(r, scales, t);
     c->rows = t->shape[t->rank - 2];
     c->cols = t->shape[t->rank - 1];
     if (scales->elems % (down * across) || scales->elems / (down * across) != t->elems / (c->rows * c->cols) ||
         scales->type == SHORE__ST_E4M3 || scales->type == SHORE__ST_I8 || scales->type == SHORE__ST_OTHER)
         return misfit(r, scales, t);
-    c->block_rows = c->rows / down;
-    c->block_cols = c->cols / across;
-    if (!divides(c->rows, down, r->q->block[0]) || !divides(c->cols, across, r->q->block[1]))
+    c->block_rows = block_of(c->rows, down, r->q->block[0], fp8);
+    c->block_cols = block_of(c->cols, across, r->q->block[1], fp8);
+    if (!c->block_rows || !c->block_cols)
         return refuse(r, scales,
                       "has the shape %s, which does not divide %s of shape %s into whole blocks of config.json's size",
                       shore__shape_text(scales->rank, scales->shape).text, shore__shown(t->name).text,
                       shore__shape_text(t->rank, t->shape).text);
     c->base.read = shore__coded_bytes;
     if (scales->type == SHORE__ST_BYTE) c->scales.type = SHORE__ST_E8M0;
+    if (!fp8) c->quantized = scales->type; /* compressed-tensors multiplies in it */
+    if (!fp8) take(r, beside(r, t, "weight", "input_scale"));
     take(r, beside(r, t, "weight", "activation_scale"));
     take(r, beside(r, t, "", "_activation_scale"));
     return 0;
@@ -215,7 +221,8 @@ static int describe_int8(struct resolving *r, struct shore__st_tensor *t, const 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
 
 static const struct kind kinds[] = {
-    {SHORE__QUANT_FP8, "", "_scale_inv", describe_fp8},
+    {SHORE__QUANT_FP8, "", "_scale_inv", describe_bytes},
+    {SHORE__QUANT_COMPRESSED, "", "_scale", describe_bytes},
     {SHORE__QUANT_MXFP4, "_blocks", "_scales", describe_mxfp4},
     {SHORE__QUANT_BITSANDBYTES, "", ".quant_state.bitsandbytes__nf4", describe_4bit},
     {SHORE__QUANT_BITSANDBYTES, "", ".quant_state.bitsandbytes__fp4", describe_4bit},
