@@ -26,7 +26,7 @@ if TRL:
         TEMPLATES[file.stem] = file.read_text()
 PLAIN = re.compile(r"think|tool_call|tool_response|image|name|tag")  # no special tokens in the models' files
 MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
-IN_C = "qwen2_5", "qwen3", "qwen3_instruct_2507", "llama3", "gemma", "phi3", "phi3_5"
+IN_C = "qwen2_5", "qwen3", "qwen3_instruct_2507", "llama3", "llama3_1", "gemma", "gemma3", "phi3", "phi3_5"
 BLANK = {"llava_next"}  # TRL leaves out the blank that the template writes behind an answer's end
 ADDED = {"glm4moe": "<|user|>"}  # TRL's template ends the last answer by the marker of a next turn
 NO_TOOLS = {"diffusion_gemma"}  # TRL tells a call from the turn around it, which the template's prompts do not
@@ -226,7 +226,7 @@ def talk(draw, name):
     """Draws a row that the template takes."""
     system = name != "gemma" and draw.random() < 0.4
     roles = ["system"] * system + ["user", "assistant"] * draw.randrange(1, 5)
-    if name not in ("gemma", "qwen3") and draw.random() < 0.5:
+    if name not in ("gemma", "gemma3", "qwen3") and draw.random() < 0.5:
         roles = roles[: 1 + system] + draw.choices(["user", "assistant", "system"], k=draw.randrange(6))
     if len(roles) > 1 and draw.random() < 0.3:
         roles.pop()

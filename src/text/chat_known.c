@@ -16,7 +16,9 @@ enum role { SYSTEM, USER, ASSISTANT, ROLES, NO_ROLE = ROLES };
 struct form {
     const char *begin, *end;                   /* before the first turn, behind the last one */
     const char *before[ROLES], *after[ROLES];  /* a content; NULL: the template takes no such turn */
+    const char *opening;                       /* before the first system's content instead; NULL: as the others */
     const char *thought;                       /* before the content of the last answer alone; NULL: nothing */
+    bool system_in_user;                       /* the first user's turn goes on behind the system's */
     bool trims, alternates, skips_mute_system; /* contents; users and assistants take turns; a system without words */
 };
 static const struct form chatml = {
@@ -35,10 +37,28 @@ static const struct form llama3 = {
     .after = {"<|eot_id|>", "<|eot_id|>", "<|eot_id|>"},
     .trims = true,
 };
+#define LLAMA3_OPENING \
+    "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
+static const struct form llama31 = {
+    .begin = BOS,
+    .before = {"<|start_header_id|>system<|end_header_id|>\n\n", "<|start_header_id|>user<|end_header_id|>\n\n",
+               "<|start_header_id|>assistant<|end_header_id|>\n\n"},
+    .after = {"<|eot_id|>", "<|eot_id|>", "<|eot_id|>"},
+    .opening = LLAMA3_OPENING,
+    .trims = true,
+};
 static const struct form gemma = {
     .begin = BOS,
     .before = {NULL, "<start_of_turn>user\n", "<start_of_turn>model\n"},
     .after = {NULL, "<end_of_turn>\n", "<end_of_turn>\n"},
+    .trims = true,
+    .alternates = true,
+};
+static const struct form gemma3 = {
+    .begin = BOS,
+    .before = {"<start_of_turn>user\n", "<start_of_turn>user\n", "<start_of_turn>model\n"},
+    .after = {"\n\n", "<end_of_turn>\n", "<end_of_turn>\n"},
+    .system_in_user = true,
     .trims = true,
     .alternates = true,
 };
@@ -90,7 +110,9 @@ static const struct shore__chat_known known[] = {
     {0x8fb5d937b1e8f5d0, &chatml, NULL},        /* Qwen3 Instruct 2507 */
     {0xc9e0155c80737cf2, &qwen3, NULL},         /* Qwen3 */
     {0x9799ad6e2dea0594, &llama3, NULL},        /* Llama 3 */
+    {0x6ca7779b7730196a, &llama31, ""},         /* Llama 3.1 */
     {0x2c2e86beabccd2a4, &gemma, NULL},         /* Gemma and Gemma 2 */
+    {0xd9c620dcaf86f38d, &gemma3, NULL},        /* Gemma 3 */
     {0xa5d004210ebce758, &mistral, NULL},       /* Mistral 0.2 and Mixtral */
     {0xb7f52373b11c60d7, &mistral_apart, NULL}, /* Mistral 0.1 */
     {0x1db34e9fc60441d8, &zephyr, NULL},        /* Zephyr and TinyLlama */
@@ -155,7 +177,7 @@ static bool takes_row(const struct form *f, const json_t *row) {
         if (!takes(f, before, json_array_get(messages, i))) return false;
         before = role_of(json_array_get(messages, i));
     }
-    return true;
+    return !f->system_in_user || before != SYSTEM;
 }
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
@@ -205,10 +227,17 @@ static int put(struct shore__text *out, const struct shore__chat *c, const char 
     return rc;
 }
 
+static const char *before(const struct form *f, const json_t *messages, size_t i) {
+    enum role role = role_of(json_array_get(messages, i));
+    if (i == 0 && role == SYSTEM && f->opening) return f->opening;
+    return f->system_in_user && i == 1 && role_of(json_array_get(messages, 0)) == SYSTEM ? "" : f->before[role];
+}
+
 static int put_system(struct shore__text *out, const struct shore__chat *c) {
-    int rc = put(out, c, c->known->form->before[SYSTEM]);
+    const struct form *f = c->known->form;
+    int rc = put(out, c, f->opening ? f->opening : f->before[SYSTEM]);
     if (rc == 0) rc = put(out, c, c->known->system);
-    return rc ? rc : put(out, c, c->known->form->after[SYSTEM]);
+    return rc ? rc : put(out, c, f->after[SYSTEM]);
 }
 
 /* Spans that touch are one. */
@@ -231,10 +260,11 @@ static int render(const struct shore__chat *c, const json_t *messages, size_t n,
         const json_t *message = json_array_get(messages, i);
         enum role role = role_of(message);
         bool thinks = f->thought && role == ASSISTANT && i == n - 1;
-        rc = put(&text, c, f->before[role]);
+        bool trims = f->trims && !(f->system_in_user && role == SYSTEM);
+        rc = put(&text, c, before(f, messages, i));
         size_t begin = text.count;
         if (rc == 0 && thinks) rc = put(&text, c, f->thought);
-        if (rc == 0) rc = put_content(&text, json_object_get(message, "content"), f->trims, thinks);
+        if (rc == 0) rc = put_content(&text, json_object_get(message, "content"), trims, thinks);
         if (rc == 0) rc = put(&text, c, f->after[role]);
         if (rc == 0 && i == n - 1) rc = put(&text, c, f->end);
         if (role == ASSISTANT && i >= counted && text.count > begin) count_span(out, begin, text.count);

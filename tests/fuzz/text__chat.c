@@ -10,7 +10,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static const uint64_t hashes[] = {0xa04f41d813a07b13, 0xd5d943bd0bd9082f, 0xc9e0155c80737cf2, 0x9799ad6e2dea0594,
-                                  0x2c2e86beabccd2a4, 0xa5d004210ebce758, 0xcd8aff863abd4554, 0xbc5711ad3f99d670};
+                                  0x2c2e86beabccd2a4, 0xa5d004210ebce758, 0xcd8aff863abd4554, 0xbc5711ad3f99d670,
+                                  0x6ca7779b7730196a, 0xd9c620dcaf86f38d};
 
 static void check(const struct shore__chat_text *t) {
     size_t before = 0;

@@ -167,6 +167,8 @@ static void known_ones_need_no_python(void **state) {
         {0xb7f52373b11c60d7, ROW(TWICE), "<s>[INST] a [/INST][b</s> ][INST] c [/INST][d</s> ]"},
         {0x1db34e9fc60441d8, ROW(TWICE),
          "<|user|>\na</s>\n<|assistant|>\n[b</s>\n]<|user|>\nc</s>\n<|assistant|>\n[d</s>\n]"},
+        {0xd9c620dcaf86f38d, ROW(SAYS("system", " s") ", " SAYS("user", " a") ", " SAYS("assistant", "b")),
+         "<s><start_of_turn>user\n s\n\na<end_of_turn>\n<start_of_turn>model\n[b<end_of_turn>\n]"},
         {0x82fc89c04c54ba66, ROW(TWICE),
          "<|user|>\na<|end|>\n<|assistant|>\n[b<|end|>\n]<|user|>\nc<|end|>\n<|assistant|>\n[d<|end|>\n</s>]"},
         {0xbc5711ad3f99d670, ROW(SAYS("user", "a") ", " SAYS("assistant", "b") ", " SAYS("assistant", "c")),
