@@ -139,16 +139,17 @@ class Chat:
                 if not done.startswith(piece, begin):
                     break
                 begin += len(piece)
-            end = self.end(done, found[-1][0] if found else full, begin)
+            content = messages[i].get("content")
+            end = self.end(done, found[-1][0] if found else full, begin, content)
             if end is None:  # later turns change how the template writes this one: it is learnt as it was said
                 found.append((done, []))
-                end = self.end(done, done, begin)
+                end = len(done)
             elif not found:
                 found.append((full, []))
             found[-1][1].insert(0, (begin, end))
         return found[::-1] or [(full, [])]
 
-    def end(self, done, text, begin):
+    def end(self, done, text, begin, content):
         """Returns where the answer from begin, at the end of done, ends in text; None: text has another one there."""
         if not text.startswith(done[:begin]):
             return None
@@ -163,7 +164,11 @@ class Chat:
         if cut < len(done) and not (ended and self.only_special.fullmatch(done, cut)):
             return None
         marker = None if ended else self.next_special.match(text, cut)
-        return marker.end() if marker else cut
+        if marker:
+            return marker.end()
+        # where nothing of the template is behind the content, the next role's first token ends it
+        bare = not ended and isinstance(content, str) and content.strip() and done.endswith(content.strip(), begin, cut)
+        return min(cut + bool(bare), len(text))
 
 
 def messages_of(row):

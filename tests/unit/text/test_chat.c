@@ -201,7 +201,7 @@ static void others_are_rendered_by_jinja(void **state) {
     } cases[] = {
         {"{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% "
          "endif %}",
-         "<user>a<assistant>[b]<user>c<assistant>[d]"},
+         "<user>a<assistant>[b<]user>c<assistant>[d]"},
         {"{% for m in messages %}{{ eos_token if m.role == 'user' else bos_token }}{{ m.content }}{% endfor %}{% if "
          "add_generation_prompt %}{{ bos_token }}{% endif %}",
          "</s>a<s>[b</s>]c<s>[d]"},
