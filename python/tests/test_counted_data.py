@@ -1,0 +1,192 @@
+"""Prompts with completions, and conversations: the program's tokens and what counts of them are TRL's, and its losses
+are those of a PyTorch loop that takes the mean over what counts."""
+
+import importlib.util
+import json
+import os
+import random
+import shutil
+import struct
+import subprocess
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Qwen2Config
+
+from test_tokenizer_class import byte_level, sentencepiece
+
+PROGRAM = os.environ.get("LONGSHORE") or shutil.which("longshore")
+pytestmark = pytest.mark.skipif(not PROGRAM, reason="the program is not installed")
+needs_trl = pytest.mark.skipif(
+    not (importlib.util.find_spec("trl") and importlib.util.find_spec("datasets")), reason="TRL is not installed"
+)
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}"
+    "{{ m.content }}<|im_end|>{% endgeneration %}\n{% else %}{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+INST = (
+    "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% elif m.role == 'assistant' %}"
+    "{% generation %} {{ m.content }}{{ eos_token }}{% endgeneration %}{% endif %}{% endfor %}"
+)
+WORDS = ["ship", " The", "dawn,", "\n", "1234", " é", "e\u0301", "🚢", "\n\n", " ", "'ll", "crew's", "  "]
+
+
+def model_in(directory, kind, template):
+    """A small model with a tokenizer and a template."""
+    tokenizer, config, _, _ = kind()
+    config |= {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": config["eos_token"],
+        "chat_template": template,
+    }
+    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    torch.manual_seed(1)
+    family = {byte_level: Qwen2Config, sentencepiece: LlamaConfig}[kind]  # of which the class makes no other rules
+    model = AutoModelForCausalLM.from_config(
+        family(
+            vocab_size=512,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            max_position_embeddings=512,
+            bos_token_id=None,
+            eos_token_id=tokenizer.token_to_id(config["eos_token"]),
+        )
+    )
+    model.save_pretrained(directory)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def program(*arguments):
+    out = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    assert out.returncode == 0, out.stderr
+    return out.stderr
+
+
+def train(directory, rows, run, seq_len, *more):
+    (directory / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = ["--model", directory, "--data", directory / "rows.jsonl", "--seq-len", seq_len, "--precision", "fp32"]
+    return program("train", *given, "--memory", "256MiB", "--drive", "ram:", "--overwrite", "--out", run, *more)
+
+
+def tokens_of(run):
+    """All ids, and whether each counts."""
+    raw = (run / "tokens.bin").read_bytes()
+    version, width = struct.unpack_from("<II", raw, 8)
+    (count,) = struct.unpack_from("<Q", raw, 16)
+    ids = list(struct.unpack_from(f"<{count}{'H' if width == 2 else 'I'}", raw, 64))
+    marks = raw[64 + count * width :]
+    return ids, [version == 1 or bool(marks[i // 8] >> i % 8 & 1) for i in range(count)]
+
+
+def text(least=1):
+    return "".join(random.choices(WORDS, k=random.randint(least, 12)))
+
+
+def conversation():
+    turns = []
+    for _ in range(random.randint(1, 3)):
+        turns += [{"role": "user", "content": text()}, {"role": "assistant", "content": text(0)}]
+    return turns
+
+
+def rows_of(kind):
+    if kind == "strings":
+        return [{"prompt": text(0) + ".", "completion": " " + text(0) + "x"} for _ in range(40)]
+    if kind == "messages":
+        return [{"messages": conversation()} for _ in range(40)]
+    return [{"prompt": (turns := conversation())[:-1], "completion": turns[-1:]} for _ in range(40)]
+
+
+@needs_trl
+@pytest.mark.parametrize("kind", ["strings", "messages", "lists"])
+@pytest.mark.parametrize("made, template", [(byte_level, CHATML), (sentencepiece, INST)])
+def test_tokens_and_what_counts_are_trls(kind, made, template, tmp_path, seed):
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    random.seed(seed)
+    length = 512
+    model_in(tmp_path, made, template)
+    rows = rows_of(kind)
+    args = SFTConfig(
+        output_dir=str(tmp_path / "out"),
+        max_length=length,
+        assistant_only_loss=kind == "messages",
+        use_cpu=True,
+        bf16=False,
+        report_to=[],
+    )
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    wanted = SFTTrainer(
+        model=AutoModelForCausalLM.from_pretrained(tmp_path),
+        args=args,
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list(rows),
+    ).train_dataset
+    said = train(tmp_path, rows, tmp_path / "run", length, "--pack", "off", "--steps", 1, "--batch", 1)
+    ids, counts = tokens_of(tmp_path / "run")
+    assert "left out" not in said and len(ids) == length * len(rows)
+    for i, (row, one) in enumerate(zip(rows, wanted)):
+        n, at = len(one["input_ids"]), i * length
+        assert ids[at : at + n] == one["input_ids"], row
+        assert [not c for c in counts[at + 1 : at + n]] == [label == -100 for label in one["labels"][1:]], row
+        assert not any(counts[at + n : at + length]) and not counts[at]
+
+
+def test_a_token_never_reaches_from_the_prompt_into_the_completion(tmp_path, seed):
+    random.seed(seed)
+    model_in(tmp_path, byte_level, CHATML)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+
+    def ids_of(text):
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    prompt, completion = "The ship co", "mes in"
+    assert ids_of(prompt + completion)[: len(ids_of(prompt))] != ids_of(prompt)
+    train(tmp_path, [{"prompt": prompt, "completion": completion}], tmp_path / "run", 4, "--steps", 1, "--batch", 1)
+    ids, counts = tokens_of(tmp_path / "run")
+    assert ids == ids_of(prompt) + ids_of(completion) + [tokenizer.eos_token_id]
+    assert counts == [i >= len(ids_of(prompt)) for i in range(len(ids))]
+
+
+@pytest.mark.parametrize("pack", ["on", "off"])
+def test_losses_are_those_of_a_loop(pack, tmp_path, seed):
+    random.seed(seed)
+    length, batch, steps, lr = 48, 6, 4, 1e-2
+    model_in(tmp_path, byte_level, CHATML)
+    rows = rows_of("strings")
+    adamw = ["--lr", lr, "--warmup", 0, "--schedule", "constant", "--weight-decay", 0, "--clip", 0, "--beta2", 0.999]
+    program_says = ["--steps", steps, "--batch", batch, "--shuffle", "off", "--pack", pack, *adamw]
+    train(tmp_path, rows, tmp_path / "run", length, *program_says)
+    metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    ids, counts = tokens_of(tmp_path / "run")
+    labels = [token if count else -100 for token, count in zip(ids, counts)]
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.999), weight_decay=0)
+    for step, made in enumerate(metrics):
+        first = step * batch * length
+        at = [[(first + i * length + k) % len(ids) for k in range(length + 1)] for i in range(batch)]
+        x = torch.tensor([[ids[k] for k in line[:-1]] for line in at])
+        y = torch.tensor([[labels[k] for k in line[1:]] for line in at])
+        assert (y == -100).any() and (y != -100).any()
+        logits = model(x).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert abs(made["loss"] - loss.item()) <= 2e-6 * loss.item(), (step, made["loss"], loss.item())
+
+
+def test_a_batch_in_which_nothing_counts(tmp_path, seed):
+    """Its loss is 0, as TRL has it, and the step is made: the moments fade, and nothing is not a number."""
+    random.seed(seed)
+    model_in(tmp_path, byte_level, CHATML)
+    rows = [{"prompt": " The ship" * 6, "completion": "."}]
+    train(tmp_path, rows, tmp_path / "run", 8, "--steps", 12, "--batch", 1, "--shuffle", "off")
+    losses = [json.loads(line)["loss"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert len(losses) == 12 and losses.count(0) > 0 and max(losses) > 0
