@@ -126,7 +126,7 @@ void shore__cli_close(struct shore__opened *o) {
 void shore__cli_say_model(const struct shore__model *model, bool trains) {
     const struct shore__arch *arch = &model->arch;
     char unknown[512];
-    size_t n = model->kept ? shore__config_keys_unknown(model->kept, arch->model_type, unknown, sizeof unknown) : 0;
+    size_t n = model->kept ? shore__config_keys_unknown(model->kept, model->family, unknown, sizeof unknown) : 0;
     if (n)
         shore__cli_say("Longshore does not know %zu key%s of the configuration, computes without %s%s: %s", n,
                        n == 1 ? "" : "s", n == 1 ? "it" : "them",

@@ -74,12 +74,21 @@ static inline enum shore__mode shore__stored_mode(enum shore__mode mode) {
 struct shore__compute;
 struct shore__stream;
 
+/* A product with weights. */
+struct shore__linear_shape {
+    size_t n, k;  /* widths of its result and of its input */
+    bool w_is_nk; /* w [n, k], else [k, n] */
+};
+#define SHORE__LINEARS_MOST 12u
+
 /* The largest shapes to expect. They determine workspace and primitives. */
 struct shore__shapes {
     size_t unit_rows;  /* rows of a full unit: the largest `rows` of a product */
     size_t short_rows; /* rows of the last, short unit; 0: none */
     size_t seq_len;    /* T */
-    size_t d_model, qkv_width, attn_width /* heads * head_dim */, up_width /* d_ff, or 2 d_ff if gated */, d_ff;
+    size_t d_model;
+    struct shore__linear_shape linear[SHORE__LINEARS_MOST]; /* of a layer, in order */
+    uint32_t nlinear;
     size_t n_head, n_kv_head, head_dim;
     size_t vocab_slice;                   /* rows of a vocabulary slice */
     size_t last_slice;                    /* rows of the last slice; 0: the same */

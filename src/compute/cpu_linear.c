@@ -114,10 +114,9 @@ static int want_head(struct preparing *w, const struct shore__shapes *s, size_t 
 int shore__cpu_products_room(struct shore__cpu *c, const struct shore__shapes *s, bool make, size_t *workspace_bytes,
                              size_t *packed_bytes, struct shore_diag *diag) {
     struct preparing w = {c, diag, make, 0, 0};
-    int err = want_linear(&w, s, s->qkv_width, s->d_model, true);
-    if (!err) err = want_linear(&w, s, s->d_model, s->attn_width, true);
-    if (!err) err = want_linear(&w, s, s->up_width, s->d_model, true);
-    if (!err) err = want_linear(&w, s, s->d_model, s->d_ff, false);
+    int err = 0;
+    for (uint32_t i = 0; !err && i < s->nlinear; i++)
+        err = want_linear(&w, s, s->linear[i].n, s->linear[i].k, s->linear[i].w_is_nk);
     *packed_bytes = w.packed; /* of a layer: a single slice of the table takes their place */
     if (!err) err = want_head(&w, s, s->vocab_slice);
     if (!err && s->last_slice) err = want_head(&w, s, s->last_slice);

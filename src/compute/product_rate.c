@@ -43,11 +43,7 @@ static int one(struct shore__compute *c, shore__buf y, shore__buf x, shore__buf 
 
 int shore__compute_bench(struct shore__compute *c, size_t rows, size_t n, size_t k, bool w_is_nk, int kind,
                          double *gflops) {
-    struct shore__shapes shapes = {.unit_rows = rows, .backward = true};
-    if (w_is_nk)
-        shapes.qkv_width = n, shapes.d_model = k;
-    else
-        shapes.d_model = n, shapes.d_ff = k;
+    struct shore__shapes shapes = {.unit_rows = rows, .linear = {{n, k, w_is_nk}}, .nlinear = 1, .backward = true};
     size_t width = shore__mode_bytes(c->mode);
     struct shore_arena *arena = NULL;
     int err = bench_open(&arena, c, &shapes, (rows * n + rows * k + n * k) * width + n * k * 4);

@@ -12,7 +12,7 @@ struct generation {
     struct shore__stream *stream;
     struct shore__parameters *parameters;
     size_t capacity, filled; /* positions of the cache: all, and filled ones */
-    shore__buf x, inner, normed, stats, cos_sin, cache;
+    shore__buf x, inner, normed, stats, rotary, cache;
     struct shore__both tokens, logits;
     struct shore_event put; /* once it has passed, the device has the tokens */
     size_t cache_bytes;     /* keys, or values, of one layer */
@@ -27,7 +27,7 @@ static int lay_out(struct generation *g, const struct shore__memory *memory, str
     g->logits = shore__memory_both(memory, SHORE__ROW_LOGITS, 0);
     g->cache = shore__memory_at(memory, SHORE__ROW_CACHE, 0);
     g->cache_bytes = shore__generate_cache_bytes(g->m, g->c->mode, g->capacity);
-    return shore__rotary_fill(g->m, g->c, g->stream, g->capacity, memory, &g->cos_sin, diag);
+    return shore__rotary_fill(g->m, g->c, g->stream, g->capacity, memory, &g->rotary, diag);
 }
 
 /* Appends the keys and values of `rows` new positions to the layer's cache. */
@@ -49,29 +49,14 @@ static int remember(struct generation *g, uint32_t layer, shore__buf qkv, size_t
     return 0;
 }
 
-struct attending {
-    struct generation *g;
-    uint32_t layer;
-    size_t rows;
-};
-static int attend_cached(void *ctx, struct shore__compute *c, struct shore__stream *s,
-                         const struct shore__inner *inner) {
-    const struct attending *at = ctx;
-    struct generation *g = at->g;
-    const struct shore__arch *a = &g->m->arch;
-    struct shore__attention attn = {.sequences = 1,
-                                    .seq_len = at->rows,
-                                    .n_head = a->n_head,
-                                    .n_kv_head = a->n_kv_head,
-                                    .head_dim = a->head_dim,
-                                    .window = a->window,
-                                    .scale = 1 / sqrtf((float)a->head_dim)};
+static int attend_cached(void *ctx, const struct shore__layer_call *call, shore__buf out, shore__buf qkv) {
+    struct generation *g = ctx;
+    struct shore__attention attention = shore__layer_attention(call);
     shore__buf keys, values;
-    int rc = a->learned_positions ? 0 : c->ops->rope(c, s, inner->qkv, g->cos_sin, &attn, g->filled, false);
-    if (!rc) rc = remember(g, at->layer, inner->qkv, at->rows, &keys, &values);
+    int rc = remember(g, call->layer, qkv, call->rows, &keys, &values);
     return rc ? rc
-              : c->ops->attention_cached(c, s, inner->attn, SHORE__NO_BUF, inner->qkv, keys, values, at->rows,
-                                         g->filled, g->capacity, &attn);
+              : g->c->ops->attention_cached(g->c, g->stream, out, SHORE__NO_BUF, qkv, keys, values, call->rows,
+                                            g->filled, g->capacity, &attention);
 }
 
 static int layer(struct generation *g, uint32_t l, size_t rows, struct shore_diag *diag) {
@@ -80,9 +65,21 @@ static int layer(struct generation *g, uint32_t l, size_t rows, struct shore_dia
     if (rc) return rc;
     shore__parameters_want_layer(g->parameters, l + 1);
     struct shore__inner in = shore__inner_at(g->m, g->c->mode, rows, g->inner, true, SHORE__NO_BUF);
-    struct attending attending = {g, l, rows};
-    rc = shore__layer_forward_attending(g->m, g->c, g->stream, &w, rows, g->x, &in, g->x, attend_cached, &attending);
-    return shore__op_failed(diag, rc);
+    const struct shore__layer_call call = {
+        .m = g->m,
+        .c = g->c,
+        .s = g->stream,
+        .layer = l,
+        .w = &w,
+        .rotary = g->rotary,
+        .rotary_positions = g->capacity,
+        .first_position = g->filled,
+        .rows = rows,
+        .seq_len = rows,
+        .attend = attend_cached,
+        .ctx = g,
+    };
+    return shore__op_failed(diag, shore__layer_forward(&call, g->x, &in, g->x));
 }
 
 static int embed(struct generation *g, const uint32_t *tokens, size_t rows, struct shore_diag *diag) {

@@ -81,8 +81,10 @@ static bool is_mixed(const struct shore__model_block *b) {
 }
 
 /* Moves the tensors that are not as the first one to another block. */
-static void divide(struct shore__model_block *from, struct shore__model_block *to) {
+static int divide(struct shore__model_block *from, struct shore__model_block *to) {
     uint32_t stay = 0;
+    to->tensors = calloc(from->ntensors, sizeof *to->tensors);
+    if (!to->tensors) return -ENOMEM;
     for (uint32_t t = 0; t < from->ntensors; t++) {
         const struct shore__model_tensor it = from->tensors[t];
         if (it.rests == from->tensors[0].rests)
@@ -91,6 +93,7 @@ static void divide(struct shore__model_block *from, struct shore__model_block *t
             to->tensors[to->ntensors++] = it;
     }
     from->ntensors = stay;
+    return 0;
 }
 
 static int add_sides(struct shore__model *m) {
@@ -103,7 +106,8 @@ static int add_sides(struct shore__model *m) {
     memset(grown + main, 0, sides * sizeof *grown);
     for (uint32_t b = 0; b < main; b++) {
         if (!is_mixed(&grown[b])) continue;
-        divide(&grown[b], &grown[m->nblocks]);
+        int rc = divide(&grown[b], &grown[m->nblocks]);
+        if (rc) return rc;
         grown[m->nblocks].side = b;
         grown[b].side = m->nblocks++;
     }

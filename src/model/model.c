@@ -1,5 +1,4 @@
 #include "model/model.h"
-#include "model/config_keys.h"
 
 #include <errno.h>
 #include <math.h>
@@ -9,98 +8,52 @@
 
 #include "base/diag.h"
 #include "base/prng.h"
+#include "model/families/families.h"
 
 /* ---- tensors of each block --------------------------------------------------------------------------------------- */
 
-enum where { EMBEDDING, LAYER, HEAD };
-enum width { ONE, D, FF, Q, KV, QKV, VOCAB, POSITIONS };
+static int add_part(struct shore__model_tensor *t, const char *prefix, const char *name, uint64_t rows,
+                    bool transposed) {
+    struct shore__part *parts = realloc(t->parts, (t->nparts + 1u) * sizeof *parts), *p;
+    if (!parts) return -ENOMEM;
+    t->parts = parts;
+    p = &parts[t->nparts];
+    *p = (struct shore__part){NULL, t->rows, rows, transposed};
+    if (asprintf(&p->name, "%s%s", prefix, name) < 0) return -ENOMEM;
+    t->nparts++;
+    t->rows += rows;
+    return 0;
+}
 
-/* A tensor of a block. Its rows are those of its parts, in turn. */
-struct row {
-    enum where where;
-    enum shore__role role;
-    enum width cols; /* ONE: a vector */
-    bool transposed; /* in the files */
-    size_t flag;     /* offset of what the architecture must have; 0: nothing */
-    struct {
-        const char *name; /* behind the prefix; the head's table has none */
-        enum width rows;
-    } parts[3];
-};
-
-static const struct row gpt2_rows[] = {
-    {EMBEDDING, SHORE__TOKEN_TABLE, D, false, 0, {{"wte.weight", VOCAB}}},
-    {EMBEDDING, SHORE__POSITION_TABLE, D, false, 0, {{"wpe.weight", POSITIONS}}},
-    {LAYER, SHORE__NORM1_GAIN, ONE, false, 0, {{"ln_1.weight", D}}},
-    {LAYER, SHORE__NORM1_BIAS, ONE, false, 0, {{"ln_1.bias", D}}},
-    {LAYER, SHORE__QKV_W, D, true, 0, {{"attn.c_attn.weight", QKV}}},
-    {LAYER, SHORE__QKV_B, ONE, false, 0, {{"attn.c_attn.bias", QKV}}},
-    {LAYER, SHORE__OUT_W, D, true, 0, {{"attn.c_proj.weight", D}}},
-    {LAYER, SHORE__OUT_B, ONE, false, 0, {{"attn.c_proj.bias", D}}},
-    {LAYER, SHORE__NORM2_GAIN, ONE, false, 0, {{"ln_2.weight", D}}},
-    {LAYER, SHORE__NORM2_BIAS, ONE, false, 0, {{"ln_2.bias", D}}},
-    {LAYER, SHORE__UP_W, D, true, 0, {{"mlp.c_fc.weight", FF}}},
-    {LAYER, SHORE__UP_B, ONE, false, 0, {{"mlp.c_fc.bias", FF}}},
-    {LAYER, SHORE__DOWN_W, D, false, 0, {{"mlp.c_proj.weight", FF}}},
-    {LAYER, SHORE__DOWN_B, ONE, false, 0, {{"mlp.c_proj.bias", D}}},
-    {HEAD, SHORE__HEAD_TABLE, D, false, 0, {{"lm_head.weight", VOCAB}}},
-    {HEAD, SHORE__NORMF_GAIN, ONE, false, 0, {{"ln_f.weight", D}}},
-    {HEAD, SHORE__NORMF_BIAS, ONE, false, 0, {{"ln_f.bias", D}}},
-};
-
-#define IF(flag) offsetof(struct shore__arch, flag)
-#define QKV_PARTS(what)                                                  \
-    {                                                                    \
-        {"self_attn.q_proj." what, Q}, {"self_attn.k_proj." what, KV}, { \
-            "self_attn.v_proj." what, KV                                 \
-        }                                                                \
-    }
-static const struct row llama_rows[] = {
-    {EMBEDDING, SHORE__TOKEN_TABLE, D, false, 0, {{"embed_tokens.weight", VOCAB}}},
-    {LAYER, SHORE__NORM1_GAIN, ONE, false, 0, {{"input_layernorm.weight", D}}},
-    {LAYER, SHORE__QKV_W, D, false, 0, QKV_PARTS("weight")},
-    {LAYER, SHORE__QKV_B, ONE, false, IF(qkv_bias), QKV_PARTS("bias")},
-    {LAYER, SHORE__OUT_W, Q, false, 0, {{"self_attn.o_proj.weight", D}}},
-    {LAYER, SHORE__OUT_B, ONE, false, IF(out_bias), {{"self_attn.o_proj.bias", D}}},
-    {LAYER, SHORE__NORM2_GAIN, ONE, false, 0, {{"post_attention_layernorm.weight", D}}},
-    {LAYER, SHORE__UP_W, D, false, 0, {{"mlp.gate_proj.weight", FF}, {"mlp.up_proj.weight", FF}}},
-    {LAYER, SHORE__UP_B, ONE, false, IF(mlp_bias), {{"mlp.gate_proj.bias", FF}, {"mlp.up_proj.bias", FF}}},
-    {LAYER, SHORE__DOWN_W, D, true, 0, {{"mlp.down_proj.weight", FF}}},
-    {LAYER, SHORE__DOWN_B, ONE, false, IF(mlp_bias), {{"mlp.down_proj.bias", D}}},
-    {HEAD, SHORE__HEAD_TABLE, D, false, 0, {{"lm_head.weight", VOCAB}}},
-    {HEAD, SHORE__NORMF_GAIN, ONE, false, 0, {{"norm.weight", D}}},
-};
-
-static int add(struct shore__model *m, struct shore__model_block *b, const struct row *r, const char *prefix) {
+static int add(struct shore__model *m, struct shore__model_block *b, const struct shore__tensor_row *r,
+               const char *prefix) {
     const struct shore__arch *a = &m->arch;
     const uint64_t widths[] = {1,           a->d_model,   a->d_ff,  m->attn_width,
                                m->kv_width, m->qkv_width, a->vocab, a->max_positions};
     if ((r->flag && !*((const bool *)a + r->flag)) || (r->role == SHORE__HEAD_TABLE && a->tied)) return 0;
-    struct shore__model_tensor *t = &b->tensors[b->ntensors++];
-    *t = (struct shore__model_tensor){.role = r->role, .cols = widths[r->cols], .matrix = r->cols != ONE};
-    t->draws = (uint32_t)(b - m->blocks) * 16 + b->ntensors;
-    for (; t->nparts < 3 && r->parts[t->nparts].name; t->nparts++) {
-        struct shore__part *p = &t->parts[t->nparts];
-        const char *name = r->parts[t->nparts].name;
-        *p = (struct shore__part){NULL, t->rows, widths[r->parts[t->nparts].rows], r->transposed};
-        if (asprintf(&p->name, "%s%s", r->role == SHORE__HEAD_TABLE ? "" : prefix, name) < 0) return -ENOMEM;
-        t->rows += p->rows;
-    }
-    return 0;
+    struct shore__model_tensor *tensors = realloc(b->tensors, (b->ntensors + 1u) * sizeof *tensors), *t;
+    if (!tensors) return -ENOMEM;
+    b->tensors = tensors;
+    t = &tensors[b->ntensors++];
+    *t = (struct shore__model_tensor){.role = r->role, .cols = widths[r->cols], .matrix = r->cols != SHORE__WIDTH_ONE};
+    uint64_t block = (uint64_t)(b - m->blocks), nth = b->ntensors;
+    t->draws = nth <= 16 ? block * 16 + nth : nth << 32 | block;
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < 3 && r->parts[i].name; i++)
+        rc = add_part(t, r->role == SHORE__HEAD_TABLE ? "" : prefix, r->parts[i].name, widths[r->parts[i].rows],
+                      r->transposed);
+    return rc;
 }
 
 static int add_all(struct shore__model *m) {
-    const bool gpt2 = m->arch.learned_positions;
-    const struct row *rows = gpt2 ? gpt2_rows : llama_rows;
-    const size_t n = gpt2 ? sizeof gpt2_rows / sizeof *rows : sizeof llama_rows / sizeof *rows;
-    const char *prefix = gpt2 ? "transformer." : "model.", *layers = gpt2 ? "h." : "layers.";
+    const struct shore__family *f = m->family;
     int rc = 0;
     for (uint32_t b = 0; b < m->nblocks; b++) {
-        enum where where = b == 0 ? EMBEDDING : b + 1 == m->nblocks ? HEAD : LAYER;
+        enum shore__where where = b == 0 ? SHORE__EMBEDDING : b + 1 == m->nblocks ? SHORE__HEAD : SHORE__LAYER;
         char whole[48];
-        snprintf(whole, sizeof whole, where == LAYER ? "%s%s%u." : "%s", prefix, layers, b - 1);
-        for (size_t i = 0; !rc && i < n; i++)
-            if (rows[i].where == where) rc = add(m, &m->blocks[b], &rows[i], whole);
+        snprintf(whole, sizeof whole, where == SHORE__LAYER ? "%s%s%u." : "%s", f->prefix, f->layers, b - 1);
+        for (size_t i = 0; !rc && i < f->ntensors; i++)
+            if (f->tensors[i].where == where) rc = add(m, &m->blocks[b], &f->tensors[i], whole);
     }
     return rc;
 }
@@ -110,11 +63,17 @@ int shore__model_make(const struct shore__arch *arch, struct shore__model **out,
     struct shore__model *m = calloc(1, sizeof *m);
     if (!m) return shore__fail(diag, -ENOMEM, "out of memory for the model's description");
     m->arch = *arch;
+    m->family = shore__family_of(arch->model_type);
     m->nblocks = arch->n_layer + 2;
     m->attn_width = arch->n_head * arch->head_dim;
     m->kv_width = arch->n_kv_head * arch->head_dim;
     m->qkv_width = m->attn_width + 2 * m->kv_width;
     m->up_width = arch->gated ? 2 * arch->d_ff : arch->d_ff;
+    for (uint32_t l = 1; l <= arch->n_layer && !arch->learned_positions; l++) {
+        const struct shore__layer_kind *kind = shore__layer_kind(arch, l);
+        if (!kind->unrotated && kind->rope >= m->nrotary) m->nrotary = kind->rope + 1u;
+    }
+    shore__layer_shape(m);
     m->blocks = calloc(m->nblocks, sizeof *m->blocks);
     int rc = m->blocks ? 0 : -ENOMEM;
     if (!rc) rc = add_all(m);
@@ -137,7 +96,7 @@ int shore__model_make(const struct shore__arch *arch, struct shore__model **out,
 int shore__model_of_config(const struct shore__arch *arch, const json_t *config, struct shore__model **out,
                            struct shore_diag *diag) {
     int rc = shore__model_make(arch, out, diag);
-    if (rc || ((*out)->kept = shore__config_keys_kept(config, arch->model_type))) return rc;
+    if (rc || ((*out)->kept = shore__config_keys_kept(config, (*out)->family))) return rc;
     shore__model_free(*out);
     return shore__fail(diag, -ENOMEM, "out of memory for the model's description");
 }
@@ -151,10 +110,14 @@ json_t *shore__model_to_json(const struct shore__model *m, const struct shore__a
 void shore__model_free(struct shore__model *m) {
     if (!m) return;
     json_decref(m->kept);
-    for (uint32_t i = 0; m->blocks && i < m->nblocks; i++)
-        for (uint32_t t = 0; t < m->blocks[i].ntensors; t++)
+    for (uint32_t i = 0; m->blocks && i < m->nblocks; i++) {
+        for (uint32_t t = 0; t < m->blocks[i].ntensors; t++) {
             for (uint32_t p = 0; p < m->blocks[i].tensors[t].nparts; p++)
                 free(m->blocks[i].tensors[t].parts[p].name);
+            free(m->blocks[i].tensors[t].parts);
+        }
+        free(m->blocks[i].tensors);
+    }
     shore_layout_free(m->layout);
     free(m->blocks);
     free(m);

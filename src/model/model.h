@@ -11,6 +11,7 @@
 #include "compute/compute.h"
 #include "files/quantized.h"
 #include "longshore/state.h"
+#include "model/layer_table.h"
 
 #define SHORE__EOS_MOST 16u
 
@@ -32,9 +33,20 @@ struct shore__rope {
     bool fractional; /* yarn: the range of dimensions is not rounded to whole ones ("truncate": false) */
 };
 
+#define SHORE__LAYERS_MOST 4096u
+#define SHORE__LAYER_KINDS 4u
+#define SHORE__ROTARY_TABLES 2u
+
+/* What differs from layer to layer. */
+struct shore__layer_kind {
+    uint32_t window; /* 0: none */
+    uint8_t rope;    /* which of the rotary tables */
+    bool unrotated;  /* positions are not rotated */
+};
+
 /* An architecture. Filled from a Hugging Face config.json or a named preset. */
 struct shore__arch {
-    const char *model_type; /* "gpt2", "llama", "mistral", "qwen2": static */
+    const char *model_type; /* a family's */
     uint32_t n_layer, d_model, n_head, n_kv_head, head_dim, d_ff, vocab, max_positions;
     bool rms_norm;
     float norm_eps;
@@ -42,8 +54,9 @@ struct shore__arch {
     bool gated;
     bool qkv_bias, out_bias, mlp_bias;
     bool learned_positions; /* else rotary */
-    struct shore__rope rope;
-    uint32_t window; /* 0: none */
+    struct shore__rope rope[SHORE__ROTARY_TABLES];
+    struct shore__layer_kind kinds[SHORE__LAYER_KINDS];
+    uint8_t kind_of[SHORE__LAYERS_MOST]; /* of layer 1 at [0] */
     bool tied;
     bool head_parted; /* the configuration says tied, but the files hold another head; the user is told */
     bool has_dropout; /* configured but not applied; the user is told */
@@ -53,27 +66,6 @@ struct shore__arch {
     uint32_t neos;
     int64_t eos[SHORE__EOS_MOST];            /* each ends a text */
     struct shore__quantization quantization; /* of the files that the model comes from; a run's are of none */
-};
-
-enum shore__role {
-    SHORE__TOKEN_TABLE,
-    SHORE__POSITION_TABLE,
-    SHORE__NORM1_GAIN,
-    SHORE__NORM1_BIAS,
-    SHORE__QKV_W, /* [qkv_width, d]: queries, keys, values */
-    SHORE__QKV_B,
-    SHORE__OUT_W, /* [d, attn_width] */
-    SHORE__OUT_B,
-    SHORE__NORM2_GAIN,
-    SHORE__NORM2_BIAS,
-    SHORE__UP_W, /* [up_width, d]; gated: gate rows, then up rows */
-    SHORE__UP_B,
-    SHORE__DOWN_W, /* [d_ff, d]: input-major */
-    SHORE__DOWN_B,
-    SHORE__HEAD_TABLE, /* untied: [vocab, d] */
-    SHORE__NORMF_GAIN,
-    SHORE__NORMF_BIAS,
-    SHORE__ROLE_COUNT
 };
 
 /* A tensor of Hugging Face's files that holds canonical rows [row, row + rows) of one of ours. */
@@ -88,17 +80,17 @@ struct shore__model_tensor {
     uint64_t rows, cols; /* vectors: [rows, 1], stored with rank 1 */
     bool matrix;         /* two dimensions: weight decay applies */
     bool rests;          /* it is not trained */
-    uint32_t draws;      /* the stream of its random initial values */
+    uint64_t draws;      /* the stream of its random initial values */
     uint32_t nparts;
-    struct shore__part parts[3];
+    struct shore__part *parts;
 };
 
 #define SHORE__MODEL_GROUPS 2u /* parameter groups: 0 decays (matrices), 1 does not (vectors) */
 
 struct shore__model_block {
     uint32_t ntensors;
-    struct shore__model_tensor tensors[16]; /* in the order of the layout's tensors */
-    int of_role[SHORE__ROLE_COUNT];         /* index into tensors, or -1 */
+    struct shore__model_tensor *tensors; /* in the order of the layout's tensors */
+    int of_role[SHORE__ROLE_COUNT];      /* index into tensors, or -1 */
     /* The part that is not a vocabulary table: segments [tail_segment, tail_segment + tail_segments). A layer is all
      * tail. In other blocks, the first tail segment may also hold the end of the table. */
     uint32_t tail_segment, tail_segments;
@@ -109,6 +101,8 @@ struct shore__model_block {
 
 struct shore__model {
     struct shore__arch arch;
+    const struct shore__family *family;
+    struct shore__layer_shape layer;
     uint32_t nblocks; /* n_layer + 2, and behind them sides */
     struct shore__model_block *blocks;
     struct shore_layout *layout;
@@ -117,6 +111,7 @@ struct shore__model {
     uint32_t lowest;     /* layer down to which backward is computed: at least 1; n_layer + 1: it is of none */
     /* widths */
     uint32_t attn_width, kv_width, qkv_width, up_width;
+    uint32_t nrotary;    /* rotary tables that layers use */
     uint32_t slice_rows; /* vocabulary rows of a slice: whole segments */
     uint32_t nslices;
     json_t *kept; /* what config.json says beside arch, for an export; NULL: nothing */
@@ -141,7 +136,12 @@ const char *const *shore__arch_presets(void);
 
 /* Whether the model ends at max_positions: positions are learned, or frequencies would change with the length. */
 static inline bool shore__arch_ends_at_positions(const struct shore__arch *a) {
-    return a->learned_positions || a->rope.kind == SHORE__ROPE_DYNAMIC;
+    return a->learned_positions || a->rope[0].kind == SHORE__ROPE_DYNAMIC;
+}
+
+/* What a layer attends to, and how it is rotated. layer: from 1. */
+static inline const struct shore__layer_kind *shore__layer_kind(const struct shore__arch *a, uint32_t layer) {
+    return &a->kinds[a->kind_of[layer - 1]];
 }
 
 int shore__model_make(const struct shore__arch *arch, struct shore__model **out, struct shore_diag *diag);
@@ -228,9 +228,10 @@ void shore__block_gradients(const struct shore__model *m, uint32_t block, uint32
 int shore__clear_vectors(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
                          uint32_t layer, shore__buf gradient);
 
-/* Inner activations of one unit of a layer. The "cheap" ones are recomputed from the others at little cost. */
+/* Inner activations of one unit of a layer: a place for each value that its table saves. The "cheap" ones are computed
+ * again from the others at little cost. */
 struct shore__inner {
-    shore__buf norm1, stats1, qkv, attn, lse, mid, norm2, stats2, up, act; /* cheap: norm1, norm2, act */
+    shore__buf at[SHORE__VALUES];
 };
 size_t shore__inner_bytes(const struct shore__model *m, enum shore__mode mode, size_t rows, bool cheap_too);
 /* Lays out inner activations in `kept`. Without the cheap ones, those lie in `work`, which has room for all. */
@@ -246,33 +247,40 @@ int shore__inner_load(const struct shore__model *m, struct shore__compute *c, st
 
 size_t shore__backward_scratch_bytes(const struct shore__model *m, enum shore__mode mode, size_t rows);
 
-/* Forward of a layer: out [rows, d] from in. out may be in, or none, which fills inner only. cos_sin: none with learned
+/* One unit of rows in one layer. rotary: rotary tables one after another, each of so many positions; none with learned
  * positions. */
-int shore__layer_forward(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
-                         const struct shore__weights *w, shore__buf cos_sin, size_t rows, size_t seq_len, shore__buf in,
-                         const struct shore__inner *inner, shore__buf out);
-/* Forward with another attention, which fills inner->attn from inner->qkv. It first rotates them if positions are
- * rotary. */
-typedef int (*shore__attend_fn)(void *ctx, struct shore__compute *c, struct shore__stream *s,
-                                const struct shore__inner *inner);
-int shore__layer_forward_attending(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
-                                   const struct shore__weights *w, size_t rows, shore__buf in,
-                                   const struct shore__inner *inner, shore__buf out, shore__attend_fn attend,
-                                   void *ctx);
-/* Recomputes the cheap inner activations. */
-int shore__layer_remake_cheap(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
-                              const struct shore__weights *w, size_t rows, shore__buf in,
-                              const struct shore__inner *inner);
+struct shore__layer_call {
+    const struct shore__model *m;
+    struct shore__compute *c;
+    struct shore__stream *s;
+    uint32_t layer; /* from 1 */
+    const struct shore__weights *w;
+    shore__buf rotary;
+    size_t rotary_positions, first_position;
+    size_t rows, seq_len;
+    /* Other attention than over whole sequences: fills out from qkv, which is rotated. NULL: none. */
+    int (*attend)(void *ctx, const struct shore__layer_call *call, shore__buf out, shore__buf qkv);
+    void *ctx;
+};
+/* Of this layer, without a limit to whole sequences. */
+struct shore__attention shore__layer_attention(const struct shore__layer_call *call);
+/* Forward of a layer: out [rows, d] from in. out may be in, or none, which fills inner only. */
+int shore__layer_forward(const struct shore__layer_call *call, shore__buf in, const struct shore__inner *inner,
+                         shore__buf out);
+/* Computes the cheap inner activations again. */
+int shore__layer_remake_cheap(const struct shore__layer_call *call, shore__buf in, const struct shore__inner *inner);
 /* Backward of a layer. dx: gradient of out on entry, gradient of in on return. Gradients of weights go to g. inner is
  * overwritten. */
-int shore__layer_backward(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
-                          const struct shore__weights *w, const struct shore__gradients *g, shore__buf cos_sin,
-                          size_t rows, size_t seq_len, shore__buf in, const struct shore__inner *inner,
-                          shore__buf scratch, shore__buf dx);
+int shore__layer_backward(const struct shore__layer_call *call, const struct shore__gradients *g, shore__buf in,
+                          const struct shore__inner *inner, shore__buf scratch, shore__buf dx);
 
-/* Angle by which pair i of a head turns from one position to the next. */
-float shore__rope_frequency(const struct shore__arch *arch, size_t i);
-/* Rotary tables in host memory: fp32 [positions, head_dim], cosines then sines. */
-void shore__rope_table(const struct shore__arch *arch, size_t positions, float *out);
+/* Angle by which pair i of a head turns from one position to the next, by one of the rotary tables. */
+float shore__rope_frequency(const struct shore__arch *arch, uint32_t table, size_t i);
+/* A rotary table in host memory: fp32 [positions, head_dim], cosines then sines. */
+void shore__rope_table(const struct shore__arch *arch, uint32_t table, size_t positions, float *out);
+/* Bytes of all rotary tables that a model uses. */
+static inline uint64_t shore__rotary_bytes(const struct shore__model *m, uint64_t positions) {
+    return m->nrotary * positions * m->arch.head_dim * 4;
+}
 
 #endif

@@ -45,21 +45,24 @@ static void name_block(const struct shore__model *m, uint32_t block, char name[3
 
 int shore__model_lay_out(struct shore__model *m) {
     struct shore_block_spec *specs = calloc(m->nblocks, sizeof *specs);
-    struct shore_tensor_spec *tensors = calloc((size_t)m->nblocks * 16, sizeof *tensors);
+    size_t ntensors = 0;
+    for (uint32_t i = 0; i < m->nblocks; i++)
+        ntensors += m->blocks[i].ntensors;
+    struct shore_tensor_spec *tensors = calloc(ntensors, sizeof *tensors), *next = tensors;
     char(*names)[32] = calloc(m->nblocks, sizeof *names);
     int rc = specs && tensors && names ? 0 : -ENOMEM;
     for (uint32_t i = 0; !rc && i < m->nblocks; i++) {
         struct shore__model_block *b = &m->blocks[i];
         name_block(m, i, names[i]);
-        specs[i] = (struct shore_block_spec){names[i], tensors + (size_t)i * 16, b->ntensors};
+        specs[i] = (struct shore_block_spec){names[i], next, b->ntensors};
         memset(b->of_role, -1, sizeof b->of_role);
         for (uint32_t t = 0; t < b->ntensors; t++) {
             const struct shore__model_tensor *is = &b->tensors[t];
             b->of_role[is->role] = (int)t;
-            tensors[(size_t)i * 16 + t] = (struct shore_tensor_spec){is->parts[0].name, is->rows * is->cols,
-                                                                     is->rests    ? SHORE_GROUP_RESTS
-                                                                     : is->matrix ? 0
-                                                                                  : 1};
+            *next++ = (struct shore_tensor_spec){is->parts[0].name, is->rows * is->cols,
+                                                 is->rests    ? SHORE_GROUP_RESTS
+                                                 : is->matrix ? 0
+                                                              : 1};
         }
     }
     shore_layout_free(m->layout);

@@ -188,8 +188,8 @@ void shore__rope_write(const struct shore__rope *rope, json_t *config) {
 
 /* ---- angles ------------------------------------------------------------------------------------------------------ */
 
-static float plain_wavelength(const struct shore__arch *a, size_t i) {
-    return powf((float)a->rope.theta, (float)(2 * i) / (float)a->head_dim);
+static float plain_wavelength(const struct shore__arch *a, const struct shore__rope *r, size_t i) {
+    return powf((float)r->theta, (float)(2 * i) / (float)a->head_dim);
 }
 
 /* Llama 3.1: long waves are stretched, short ones are not */
@@ -205,21 +205,20 @@ static float llama3_frequency(const struct shore__rope *r, float frequency) {
 }
 
 /* The dimension that turns this often within the original positions. */
-static double yarn_dimension(const struct shore__arch *a, double turns) {
-    return a->head_dim * log(a->rope.original_positions / (turns * 2 * M_PI)) / (2 * log(a->rope.theta));
+static double yarn_dimension(const struct shore__arch *a, const struct shore__rope *r, double turns) {
+    return a->head_dim * log(r->original_positions / (turns * 2 * M_PI)) / (2 * log(r->theta));
 }
 
 /* YaRN (Peng et al. 2023): dimensions up to `low` keep their wave, those from `high` on are stretched. */
-static float yarn_frequency(const struct shore__arch *a, size_t i) {
-    const struct shore__rope *r = &a->rope;
-    double low = yarn_dimension(a, r->beta_fast ? r->beta_fast : 32);
-    double high = yarn_dimension(a, r->beta_slow ? r->beta_slow : 1);
+static float yarn_frequency(const struct shore__arch *a, const struct shore__rope *r, size_t i) {
+    double low = yarn_dimension(a, r, r->beta_fast ? r->beta_fast : 32);
+    double high = yarn_dimension(a, r, r->beta_slow ? r->beta_slow : 1);
     if (!r->fractional) low = floor(low), high = ceil(high);
     low = fmax(low, 0);
     high = fmin(high, a->head_dim - 1);
     if (low == high) high += 0.001;
     float ramp = fminf(fmaxf(((float)i - (float)low) / (float)(high - low), 0), 1), stays = 1 - ramp;
-    float wavelength = plain_wavelength(a, i);
+    float wavelength = plain_wavelength(a, r, i);
     return 1 / ((float)r->factor * wavelength) * (1 - stays) + 1 / wavelength * stays;
 }
 
@@ -236,25 +235,26 @@ static float scale_of(const struct shore__rope *r) {
     return (float)yarn_scale(r->factor, 1);
 }
 
-float shore__rope_frequency(const struct shore__arch *a, size_t i) {
-    float frequency = 1.0f / plain_wavelength(a, i);
-    switch (a->rope.kind) {
+float shore__rope_frequency(const struct shore__arch *a, uint32_t table, size_t i) {
+    const struct shore__rope *r = &a->rope[table];
+    float frequency = 1.0f / plain_wavelength(a, r, i);
+    switch (r->kind) {
     case SHORE__ROPE_LINEAR:
-        return frequency / (float)a->rope.factor;
+        return frequency / (float)r->factor;
     case SHORE__ROPE_LLAMA3:
-        return llama3_frequency(&a->rope, frequency);
+        return llama3_frequency(r, frequency);
     case SHORE__ROPE_YARN:
-        return yarn_frequency(a, i);
+        return yarn_frequency(a, r, i);
     default:
         return frequency;
     }
 }
 
-void shore__rope_table(const struct shore__arch *a, size_t positions, float *out) {
+void shore__rope_table(const struct shore__arch *a, uint32_t table, size_t positions, float *out) {
     size_t half = a->head_dim / 2;
-    float scale = scale_of(&a->rope);
+    float scale = scale_of(&a->rope[table]);
     for (size_t i = 0; i < half; i++) {
-        float frequency = shore__rope_frequency(a, i);
+        float frequency = shore__rope_frequency(a, table, i);
         for (size_t p = 0; p < positions; p++) {
             float angle = (float)p * frequency;
             out[p * a->head_dim + i] = scale * cosf(angle);

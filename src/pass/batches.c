@@ -31,7 +31,7 @@ void shore__batch_describe(const struct shore__model *m, enum shore__mode mode, 
         {SHORE__ROW_LOSS, SHORE_PLACE_BOTH, b->rows * 4},
         {SHORE__ROW_LOGITS, SHORE_PLACE_DEVICE, b->unit_rows * (uint64_t)m->slice_rows * 4},
         {SHORE__ROW_INNER, SHORE_PLACE_DEVICE, shore__inner_bytes(m, mode, b->unit_rows, true)},
-        {SHORE__ROW_ROTARY, SHORE_PLACE_BOTH, m->arch.learned_positions ? 0 : b->seq_len * m->arch.head_dim * 4},
+        {SHORE__ROW_ROTARY, SHORE_PLACE_BOTH, shore__rotary_bytes(m, b->seq_len)},
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++)
         shore__row_add(program, row[i].key, 0, row[i].place, row[i].bytes);
@@ -58,7 +58,7 @@ uint64_t shore__generate_rows(const struct shore__model *m, enum shore__mode mod
         {SHORE__ROW_INNER, shore__inner_bytes(m, mode, SHORE__PROMPT_ROWS, true)},
         {SHORE__ROW_TOKENS, SHORE__PROMPT_ROWS * 4},
         {SHORE__ROW_LOGITS, (uint64_t)m->arch.vocab * 4},
-        {SHORE__ROW_ROTARY, m->arch.learned_positions ? 0 : (uint64_t)positions * m->arch.head_dim * 4},
+        {SHORE__ROW_ROTARY, shore__rotary_bytes(m, positions)},
         {SHORE__ROW_CACHE, 2 * shore__generate_cache_bytes(m, mode, positions) * m->arch.n_layer},
     };
     shore__regions_open(rows, 1, true);

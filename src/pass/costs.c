@@ -82,15 +82,11 @@ static void rows(const struct shore__costing *c, uint32_t op, uint64_t elems, ui
 }
 
 /* Pairs of a query with a key that it sees, over all heads and sequences. */
-static uint64_t pairs(const struct shore__facts *f) {
+static uint64_t pairs(const struct shore__facts *f, uint32_t layer) {
     const struct shore__arch *a = &f->model->arch;
-    uint64_t t = f->batch.seq_len, window = a->window && a->window < t ? a->window : t;
+    uint64_t t = f->batch.seq_len, window = shore__layer_kind(a, layer)->window;
+    if (!window || window > t) window = t;
     return f->batch.sequences * a->n_head * (window * (window + 1) / 2 + (t - window) * window);
-}
-
-static uint64_t rotary_elems(const struct shore__facts *f) {
-    const struct shore__model *m = f->model;
-    return f->model->arch.learned_positions ? 0 : 2 * (uint64_t)(m->attn_width + m->kv_width);
 }
 
 void shore__costs_embed(const struct shore__costing *c, uint32_t op) {
@@ -98,23 +94,84 @@ void shore__costs_embed(const struct shore__costing *c, uint32_t op) {
     rows(c, op, (uint64_t)a->d_model * (a->learned_positions ? 5 : 2), 0);
 }
 
-/* Norms and the activation function: what a layer whose inner activations were kept in part does again. */
-static uint64_t cheap_elems(const struct shore__model *m) {
-    return 4 * (uint64_t)m->arch.d_model + m->up_width + m->arch.d_ff;
+/* Work of some rows of a layer's table, for one row of activations. */
+struct layer_work {
+    uint32_t matrices;
+    uint64_t products;  /* elements of weights */
+    uint64_t elems;     /* that operations on rows move, in the mode's type */
+    uint64_t exponents; /* elements of which an exponential is computed */
+};
+
+static void add_forward(const struct shore__model *m, const struct shore__layer_row *row, struct layer_work *w) {
+    uint64_t in = m->layer.width[row->in], out = m->layer.width[row->out];
+    switch (row->op) {
+    case SHORE__OP_LINEAR:
+        w->matrices++;
+        w->products += in * out;
+        break;
+    case SHORE__OP_NORM:
+        w->elems += 2 * in;
+        break;
+    case SHORE__OP_ADD:
+        w->elems += 3 * in;
+        break;
+    case SHORE__OP_ACT:
+        w->elems += in + out;
+        w->exponents += out;
+        break;
+    case SHORE__OP_ROPE:
+        w->elems += 2 * ((uint64_t)m->attn_width + m->kv_width);
+        break;
+    case SHORE__OP_ATTENTION:
+        break;
+    }
 }
 
-void shore__costs_forward(const struct shore__costing *c, uint32_t op) {
+static void add_backward(const struct shore__model *m, const struct shore__layer_row *row, struct layer_work *w) {
+    uint64_t in = m->layer.width[row->in], out = m->layer.width[row->out];
+    bool bias = row->bias && m->blocks[1].of_role[row->bias] >= 0;
+    switch (row->op) {
+    case SHORE__OP_LINEAR:
+        w->matrices++;
+        w->products += in * out;
+        w->elems += bias ? out : 0;
+        break;
+    case SHORE__OP_NORM:
+        w->elems += 4 * in;
+        break;
+    case SHORE__OP_ACT:
+        w->elems += 2 * in + out;
+        w->exponents += out;
+        break;
+    case SHORE__OP_ROPE:
+        w->elems += 2 * ((uint64_t)m->attn_width + m->kv_width);
+        break;
+    case SHORE__OP_ADD:
+    case SHORE__OP_ATTENTION:
+        break;
+    }
+}
+
+/* Of forward: the rows that make a layer's output, or the others. */
+static struct layer_work forward_work(const struct shore__model *m, bool output) {
+    struct layer_work w = {0};
+    for (uint32_t i = 0; i < m->layer.nrows; i++)
+        if ((m->layer.rows[i].out == SHORE__OUT) == output) add_forward(m, &m->layer.rows[i], &w);
+    return w;
+}
+
+void shore__costs_forward(const struct shore__costing *c, uint32_t op, uint32_t layer) {
     const struct shore__model *m = c->f->model;
-    uint64_t d = m->arch.d_model;
-    product(c, op, SHORE_WORK_PRODUCT, 3, d * (m->qkv_width + m->attn_width + m->up_width) + adapter_elems(c->f, 1));
-    compute(c, op, SHORE_WORK_ATTENTION, pairs(c->f) * m->arch.head_dim * 4, c->f->batch.seq_len);
-    rows(c, op, cheap_elems(m) + 3 * d + rotary_elems(c->f), (uint64_t)m->arch.d_ff * SHORE__EXPONENTIAL_BYTES);
+    const struct layer_work w = forward_work(m, false);
+    product(c, op, SHORE_WORK_PRODUCT, w.matrices, w.products + adapter_elems(c->f, layer));
+    compute(c, op, SHORE_WORK_ATTENTION, pairs(c->f, layer) * m->arch.head_dim * 4, c->f->batch.seq_len);
+    rows(c, op, w.elems, w.exponents * SHORE__EXPONENTIAL_BYTES);
 }
 
 void shore__costs_output(const struct shore__costing *c, uint32_t op) {
-    const struct shore__arch *a = &c->f->model->arch;
-    product(c, op, SHORE_WORK_PRODUCT, 1, (uint64_t)a->d_model * a->d_ff);
-    rows(c, op, 3 * (uint64_t)a->d_model, 0);
+    const struct layer_work w = forward_work(c->f->model, true);
+    if (w.matrices) product(c, op, SHORE_WORK_PRODUCT, w.matrices, w.products);
+    rows(c, op, w.elems, w.exponents * SHORE__EXPONENTIAL_BYTES);
 }
 
 void shore__costs_loss(const struct shore__costing *c, uint32_t op) {
@@ -148,20 +205,19 @@ static uint64_t trained_matrices(const struct shore__model *m, uint32_t layer, u
 
 void shore__costs_backward(const struct shore__costing *c, uint32_t op, uint32_t layer) {
     const struct shore__model *m = c->f->model;
-    const struct shore__arch *a = &m->arch;
-    uint64_t d = a->d_model, elems = d * (m->qkv_width + m->attn_width + m->up_width + a->d_ff);
-    uint64_t biases = (a->qkv_bias ? m->qkv_width : 0) + (a->out_bias ? d : 0) + (a->mlp_bias ? m->up_width + d : 0);
-    uint64_t adapters = adapter_elems(c->f, 1);
-    product(c, op, SHORE_WORK_PRODUCT_INPUT, 4, elems + adapters);
+    uint64_t adapters = adapter_elems(c->f, layer);
+    struct layer_work w = {0};
+    for (uint32_t i = 0; i < m->layer.nrows; i++)
+        add_backward(m, &m->layer.rows[i], &w);
+    product(c, op, SHORE_WORK_PRODUCT_INPUT, w.matrices, w.products + adapters);
     uint32_t matrices;
     uint64_t trained = trained_matrices(m, layer, &matrices);
     if (c->f->lora_rank)
-        product(c, op, SHORE_WORK_PRODUCT_WEIGHT, 4, adapters);
+        product(c, op, SHORE_WORK_PRODUCT_WEIGHT, w.matrices, adapters);
     else if (matrices)
         product(c, op, SHORE_WORK_PRODUCT_WEIGHT, matrices, trained);
-    compute(c, op, SHORE_WORK_ATTENTION_BACKWARD, pairs(c->f) * a->head_dim * 10, c->f->batch.seq_len);
-    rows(c, op, 8 * d + 2 * (uint64_t)m->up_width + a->d_ff + biases + rotary_elems(c->f),
-         (uint64_t)a->d_ff * SHORE__EXPONENTIAL_BYTES);
+    compute(c, op, SHORE_WORK_ATTENTION_BACKWARD, pairs(c->f, layer) * m->arch.head_dim * 10, c->f->batch.seq_len);
+    rows(c, op, w.elems, w.exponents * SHORE__EXPONENTIAL_BYTES);
 }
 
 void shore__costs_lookups(const struct shore__costing *c, uint32_t op) {

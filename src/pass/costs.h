@@ -42,8 +42,9 @@ bool shore__knows_least_ring(const struct shore__facts *f);
 
 /* Computing of operation `op`. */
 void shore__costs_embed(const struct shore__costing *c, uint32_t op);
-void shore__costs_forward(const struct shore__costing *c, uint32_t op); /* of a layer, without its last product */
-void shore__costs_output(const struct shore__costing *c, uint32_t op);  /* that product */
+void shore__costs_forward(const struct shore__costing *c, uint32_t op,
+                          uint32_t layer);                             /* of a layer, without its last product */
+void shore__costs_output(const struct shore__costing *c, uint32_t op); /* that product */
 void shore__costs_loss(const struct shore__costing *c, uint32_t op);
 void shore__costs_head(const struct shore__costing *c, uint32_t op);
 void shore__costs_backward(const struct shore__costing *c, uint32_t op, uint32_t layer);

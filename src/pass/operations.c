@@ -63,7 +63,7 @@ static void cost(const struct shore__costing *c, struct operation o, uint32_t op
     uint32_t head = shore__model_head(m), of = o.what == BACKWARD ? o.layer : o.what == HEAD_BACKWARD ? head : 0;
     if (o.what == EMBED) shore__costs_embed(c, op);
     if (o.what == EMBED && c->f->gathers) shore__costs_gather(c, op);
-    if (o.what == FORWARD) shore__costs_forward(c, op);
+    if (o.what == FORWARD) shore__costs_forward(c, op, o.layer);
     if (o.what == OUTPUT) shore__costs_output(c, op);
     if (o.what == LOSS) shore__costs_loss(c, op);
     if (o.what == HEAD_BACKWARD) shore__costs_head(c, op);

@@ -9,14 +9,15 @@ int shore__rotary_fill(const struct shore__model *m, struct shore__compute *c, s
     struct shore__both table = shore__memory_both(memory, SHORE__ROW_ROTARY, 0);
     *out = table.device;
     if (!table.host) return 0;
-    shore__rope_table(&m->arch, positions, table.host);
-    return shore__op_failed(diag, shore__put(c, stream, table.device, table.host, positions * m->arch.head_dim * 4));
+    for (uint32_t i = 0; i < m->nrotary; i++)
+        shore__rope_table(&m->arch, i, positions, (float *)table.host + i * positions * m->arch.head_dim);
+    return shore__op_failed(diag, shore__put(c, stream, table.device, table.host, shore__rotary_bytes(m, positions)));
 }
 
 int shore__pass_lay_out(struct shore__pass *pass, const struct shore__batch_shape *most,
                         const struct shore__memory *memory, struct shore_diag *diag) {
     pass->sequences = most->sequences;
-    pass->seq_len = most->seq_len;
+    pass->seq_len = pass->rotary_positions = most->seq_len;
     pass->most_unit_rows = most->unit_rows;
     pass->tokens = shore__memory_both(memory, SHORE__ROW_TOKENS, 0);
     pass->targets = shore__memory_both(memory, SHORE__ROW_TARGETS, 0);
@@ -28,7 +29,7 @@ int shore__pass_lay_out(struct shore__pass *pass, const struct shore__batch_shap
     pass->loss = shore__memory_both(memory, SHORE__ROW_LOSS, 0);
     pass->logits = shore__memory_at(memory, SHORE__ROW_LOGITS, 0);
     pass->inner = shore__memory_at(memory, SHORE__ROW_INNER, 0);
-    return shore__rotary_fill(pass->m, pass->c, pass->stream, most->seq_len, memory, &pass->cos_sin, diag);
+    return shore__rotary_fill(pass->m, pass->c, pass->stream, most->seq_len, memory, &pass->rotary, diag);
 }
 
 static bool touches(const int32_t *tokens, size_t rows, const struct shore__slice *s) {
@@ -108,6 +109,21 @@ int shore__pass_embed(struct shore__pass *pass, shore__buf x, struct shore_diag 
                         pass->seq_len, 0, x, diag);
 }
 
+struct shore__layer_call shore__pass_call(const struct shore__pass *pass, uint32_t layer,
+                                          const struct shore__weights *w, size_t rows) {
+    return (struct shore__layer_call){
+        .m = pass->m,
+        .c = pass->c,
+        .s = pass->stream,
+        .layer = layer,
+        .w = w,
+        .rotary = pass->rotary,
+        .rotary_positions = pass->rotary_positions,
+        .rows = rows,
+        .seq_len = pass->seq_len,
+    };
+}
+
 /* Forward of a layer that keeps no inner activations. */
 static int forward_layer(struct shore__pass *pass, uint32_t layer, shore__buf x, struct shore_diag *diag) {
     struct shore__weights w;
@@ -117,8 +133,8 @@ static int forward_layer(struct shore__pass *pass, uint32_t layer, shore__buf x,
         size_t rows = shore__pass_unit_rows(pass, u);
         struct shore__inner inner = shore__inner_at(pass->m, pass->c->mode, rows, pass->inner, true, SHORE__NO_BUF);
         shore__buf at = shore__pass_at(pass, x, u);
-        rc = shore__op_failed(diag, shore__layer_forward(pass->m, pass->c, pass->stream, &w, pass->cos_sin, rows,
-                                                         pass->seq_len, at, &inner, at));
+        const struct shore__layer_call call = shore__pass_call(pass, layer, &w, rows);
+        rc = shore__op_failed(diag, shore__layer_forward(&call, at, &inner, at));
     }
     return rc;
 }

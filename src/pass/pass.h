@@ -18,15 +18,16 @@ struct shore__pass {
     struct shore__both tokens, targets; /* int32 [rows]; target -1: the row does not count */
     size_t counting;                    /* rows of the current batch that count */
     struct shore_event put;             /* once it has passed, the device has tokens and targets */
-    shore__buf cos_sin;                 /* fp32 [seq_len, head_dim], or none */
-    shore__buf normed;                  /* [rows, d]: final norm's output */
-    shore__buf stats;                   /* fp32 [rows, 2] */
-    shore__buf max, sum, target_logit;  /* fp32 [rows] */
-    struct shore__both loss;            /* fp32 [rows] */
-    shore__buf logits;                  /* fp32 [unit rows, slice rows] */
-    shore__buf inner;                   /* inner activations of one unit */
-    shore__buf kept_logits;             /* logits of tiles (slice, unit) 0 .. nkept - 1, kept for backward, */
-    size_t nkept, kept_units;           /* for kept_units units at a time */
+    shore__buf rotary;                  /* fp32, each table [rotary_positions, head_dim]; or none */
+    size_t rotary_positions;
+    shore__buf normed;                 /* [rows, d]: final norm's output */
+    shore__buf stats;                  /* fp32 [rows, 2] */
+    shore__buf max, sum, target_logit; /* fp32 [rows] */
+    struct shore__both loss;           /* fp32 [rows] */
+    shore__buf logits;                 /* fp32 [unit rows, slice rows] */
+    shore__buf inner;                  /* inner activations of one unit */
+    shore__buf kept_logits;            /* logits of tiles (slice, unit) 0 .. nkept - 1, kept for backward, */
+    size_t nkept, kept_units;          /* for kept_units units at a time */
 };
 
 /* Lays out a pass for batches of at most this shape, and fills the rotary table. memory: has the rows of
@@ -59,6 +60,9 @@ static inline double shore__divisor(uint64_t counting) {
 static inline shore__buf shore__pass_at(const struct shore__pass *pass, shore__buf act, size_t u) {
     return shore__at(act, u * shore__pass_unit(pass) * pass->m->arch.d_model * shore__mode_bytes(pass->c->mode));
 }
+/* A unit of so many rows in a layer, for shore__layer_forward() and the others. */
+struct shore__layer_call shore__pass_call(const struct shore__pass *pass, uint32_t layer,
+                                          const struct shore__weights *w, size_t rows);
 /* Place of tile (slice, unit): among the kept logits, or the shared buffer. */
 shore__buf shore__pass_logits(const struct shore__pass *pass, uint32_t slice, size_t u);
 

@@ -12,8 +12,8 @@ static int unit_forward(struct trainer *t, uint32_t layer, size_t u, const struc
     struct unit_inner i;
     int rc = shore__train_inner_enter(t, layer, u, &i, diag);
     if (rc) return rc;
-    rc = shore__layer_forward(t->m, t->c, t->pass.stream, w, pass->cos_sin, i.rows, pass->seq_len,
-                              shore__pass_at(pass, shore__boundary_working(t, layer), u), &i.at,
+    const struct shore__layer_call call = shore__pass_call(pass, layer, w, i.rows);
+    rc = shore__layer_forward(&call, shore__pass_at(pass, shore__boundary_working(t, layer), u), &i.at,
                               shore__pass_at(pass, shore__boundary_working(t, layer + 1), u));
     return rc ? shore__op_failed(diag, rc) : shore__train_inner_leave(t, &i, diag);
 }
@@ -228,14 +228,11 @@ static int unit_backward(struct trainer *t, uint32_t layer, size_t u, const stru
     if (!rc) rc = shore__boundary_load(t, layer, u, &in);
     if (rc) return rc;
     shore_meter_charge(t->meter, SHORE_CHARGE_AGAIN);
-    if (!i.kept)
-        rc = shore__layer_forward(t->m, t->c, t->pass.stream, w, pass->cos_sin, i.rows, pass->seq_len, in, &i.at,
-                                  SHORE__NO_BUF);
-    if (i.kept && !i.cheap) rc = shore__layer_remake_cheap(t->m, t->c, t->pass.stream, w, i.rows, in, &i.at);
+    const struct shore__layer_call call = shore__pass_call(pass, layer, w, i.rows);
+    if (!i.kept) rc = shore__layer_forward(&call, in, &i.at, SHORE__NO_BUF);
+    if (i.kept && !i.cheap) rc = shore__layer_remake_cheap(&call, in, &i.at);
     shore_meter_charge(t->meter, SHORE_CHARGE_BACKWARD);
-    if (!rc)
-        rc = shore__layer_backward(t->m, t->c, t->pass.stream, w, g, pass->cos_sin, i.rows, pass->seq_len, in, &i.at,
-                                   t->scratch, shore__pass_at(pass, t->dx, u));
+    if (!rc) rc = shore__layer_backward(&call, g, in, &i.at, t->scratch, shore__pass_at(pass, t->dx, u));
     rc = rc ? shore__op_failed(diag, rc) : shore__train_inner_release(t, &i, diag);
     if (rc || layer > 1 || !t->table_gradient) return rc;
     return unit_lookups(t, u, diag);

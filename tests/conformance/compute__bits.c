@@ -38,10 +38,8 @@ static struct results train(enum shore__mode mode, struct way way) {
                                    .short_rows = ROWS / 2,
                                    .seq_len = T,
                                    .d_model = D,
-                                   .qkv_width = QKV,
-                                   .attn_width = HEADS * HD,
-                                   .up_width = 2 * FF,
-                                   .d_ff = FF,
+                                   .linear = {{QKV, D, true}, {D, HEADS * HD, true}, {2 * FF, D, true}, {D, FF, false}},
+                                   .nlinear = 4,
                                    .n_head = HEADS,
                                    .n_kv_head = KV,
                                    .head_dim = HD,
@@ -179,7 +177,8 @@ static void products_over_threads(void **state) {
         size_t bytes[RESULTS] = {rows * N * e, rows * K * e, N * K * sizeof(float)};
         shore__buf first[RESULTS] = {SHORE__NO_BUF};
         for (int threads = 1; threads <= (wide_vectors ? MOST_THREADS : 1); threads++) {
-            struct shore__shapes shapes = {.unit_rows = rows, .d_model = K, .qkv_width = N, .backward = true};
+            struct shore__shapes shapes = {
+                .unit_rows = rows, .d_model = K, .linear = {{N, K, true}}, .nlinear = 1, .backward = true};
             struct backend k = open_tested(mode, threads, &shapes);
             if (!k.c) break;
             shore__buf x = random_act(mode, 1, rows * K, 1), dy = random_act(mode, 2, rows * N, 1);
@@ -297,7 +296,7 @@ static void threads_stay(void **state) {
 static void unannounced_rows(void **state) {
     FOR_EACH_MODE(mode) {
         struct shore__shapes shapes = {
-            .unit_rows = 4, .seq_len = 8, .d_model = 96, .qkv_width = 200, .vocab_slice = 40};
+            .unit_rows = 4, .seq_len = 8, .d_model = 96, .linear = {{200, 96, true}}, .nlinear = 1, .vocab_slice = 40};
         struct backend small = open_tested(mode, 2, &shapes);
         shapes.unit_rows = 800;
         struct backend big = open_tested(mode, 2, &shapes);
@@ -318,8 +317,13 @@ static void unannounced_rows(void **state) {
 static void packed_weights(void **state) {
     enum { N = 200, K = 96 };
     FOR_EACH_MODE(mode) {
-        struct shore__shapes shapes = {
-            .unit_rows = 800, .seq_len = 8, .d_model = K, .qkv_width = N, .vocab_slice = 40, .backward = true};
+        struct shore__shapes shapes = {.unit_rows = 800,
+                                       .seq_len = 8,
+                                       .d_model = K,
+                                       .linear = {{N, K, true}},
+                                       .nlinear = 1,
+                                       .vocab_slice = 40,
+                                       .backward = true};
         struct backend one = open_tested(mode, 2, &shapes), kept = open_tested(mode, 2, &shapes);
         if (!one.c || !kept.c) continue;
         struct shore__compute_options options = tested_options(2);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "model/families/families.h"
 
 static const char head_name[] = "lm_head.weight";
 
@@ -37,7 +38,7 @@ int shore__tensors_open(const char *directory, const struct shore__arch *arch, s
 static const struct shore__st_tensor *find_stored(const struct shore__safetensors *files,
                                                   const struct shore__arch *arch, const char *name) {
     const struct shore__st_tensor *t = shore__safetensors_find(files, name);
-    const char *prefix = arch->learned_positions ? "transformer." : "model.";
+    const char *prefix = shore__family_of(arch->model_type)->prefix;
     if (!t && strncmp(name, prefix, strlen(prefix)) == 0) t = shore__safetensors_find(files, name + strlen(prefix));
     return t;
 }
@@ -154,15 +155,15 @@ static int check_frequencies(const struct shore__safetensors *files, const struc
                              const struct shore__st_tensor *t, struct shore_diag *diag) {
     struct shore__arch unscaled = *arch;
     float stored[2048];
-    unscaled.rope.kind = SHORE__ROPE_DEFAULT;
+    unscaled.rope[0].kind = SHORE__ROPE_DEFAULT;
     size_t half = arch->head_dim / 2;
     if (t->elems != half || half > sizeof stored / sizeof *stored)
         return refuse(files, t, diag, "holds %llu rotary frequencies, but config.json asks for %zu",
                       (unsigned long long)t->elems, half);
     int rc = shore__safetensors_read(files, t, 0, half, stored, diag);
     for (size_t i = 0; rc == 0 && i < half; i++) {
-        float wanted = shore__rope_frequency(arch, i);
-        if (are_alike(stored[i], wanted) || are_alike(stored[i], shore__rope_frequency(&unscaled, i))) continue;
+        float wanted = shore__rope_frequency(arch, 0, i);
+        if (are_alike(stored[i], wanted) || are_alike(stored[i], shore__rope_frequency(&unscaled, 0, i))) continue;
         rc = refuse(files, t, diag,
                     "holds the rotary frequency %g at [%zu], but rope_theta and rope_scaling of config.json make it "
                     "%g: they do not belong to these weights",

@@ -8,8 +8,7 @@
 
 #include <cmocka.h>
 
-#include "model/config_keys.h"
-#include "model/model.h"
+#include "model/families/families.h"
 
 #define SMALL "\"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 1, \"vocab_size\": 260"
 
@@ -67,10 +66,10 @@ static void null_flags_are_false(void **state) {
 
 static void layers_attend_alike(void **state) {
     (void)state;
-    assert_int_equal(arch_of(OF("qwen2") "\"layer_types\": [\"full_attention\"]}").window, 0);
+    assert_int_equal(arch_of(OF("qwen2") "\"layer_types\": [\"full_attention\"]}").kinds[0].window, 0);
     expect_refusal(OF("qwen2") "\"layer_types\": [\"sliding_attention\"]}",
                    "\"layer_types\" is [\"sliding_attention\"]");
-    assert_int_equal(arch_of(OF("mistral") "\"layer_types\": [\"sliding_attention\"]}").window, 4096);
+    assert_int_equal(arch_of(OF("mistral") "\"layer_types\": [\"sliding_attention\"]}").kinds[0].window, 4096);
     expect_refusal(OF("mistral") "\"layer_types\": [\"sliding_attention\", \"full_attention\"]}",
                    "only sliding_attention");
     expect_refusal(OF("mistral") "\"sliding_window\": null, \"layer_types\": [\"sliding_attention\"]}",
@@ -197,8 +196,8 @@ static void what_changes_nothing_is_kept(void **state) {
     char names[64];
     (void)state;
     json_t *config = json_loads(OF("llama") "\"b\": [1], \"a\": 2, \"attention_dropout\": 0.5}", 0, NULL);
-    json_t *kept = shore__config_keys_kept(config, "llama");
-    assert_int_equal(shore__config_keys_unknown(kept, "llama", names, sizeof names), 2);
+    json_t *kept = shore__config_keys_kept(config, &shore__llama);
+    assert_int_equal(shore__config_keys_unknown(kept, &shore__llama, names, sizeof names), 2);
     assert_string_equal(names, "\"b\", \"a\"");
     assert_int_equal(json_object_size(kept), 3);
     assert_true(json_real_value(json_object_get(kept, "attention_dropout")) == 0.5);

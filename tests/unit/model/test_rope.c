@@ -34,10 +34,10 @@ static void angles_are_those_of_transformers(void **state) {
     for (size_t c = 0; c < sizeof expected / sizeof expected[0]; c++) {
         struct shore__arch a = arch_of(expected[c].config);
         float table[3 * 16];
-        shore__rope_table(&a, 3, table);
+        shore__rope_table(&a, 0, 3, table);
         for (size_t i = 0; i < 8; i++) {
             float f = expected[c].frequency[i], s = expected[c].scale;
-            if (!(fabsf(shore__rope_frequency(&a, i) - f) <= 2e-7f * f)) fail_msg("%s: %zu", expected[c].config, i);
+            if (!(fabsf(shore__rope_frequency(&a, 0, i) - f) <= 2e-7f * f)) fail_msg("%s: %zu", expected[c].config, i);
             for (size_t p = 0; p < 3; p++) {
                 assert_true(fabsf(table[p * 16 + i] - s * cosf((float)p * f)) < 1e-6f);
                 assert_true(fabsf(table[p * 16 + 8 + i] - s * sinf((float)p * f)) < 1e-6f);
@@ -52,7 +52,7 @@ static void is_written_as_it_was_read(void **state) {
         struct shore__arch a = arch_of(expected[c].config), again;
         json_t *written = shore__arch_to_json(&a);
         assert_int_equal(shore__arch_from_json(written, "config.json", &again, NULL), 0);
-        assert_memory_equal(&a.rope, &again.rope, sizeof a.rope);
+        assert_memory_equal(&a.rope[0], &again.rope[0], sizeof a.rope[0]);
         json_decref(written);
     }
 }
@@ -76,11 +76,11 @@ static void two_spellings_may_stand_if_they_agree(void **state) {
     struct shore__arch a =
         arch_of("{\"rope_scaling\": {\"rope_type\": \"linear\", \"type\": \"linear\", \"factor\": 2}, "
                 "\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2.0, \"rope_theta\": 10000}}");
-    assert_true(a.rope.factor == 2);
+    assert_true(a.rope[0].factor == 2);
     a = arch_of("{\"rope_scaling\": {}, \"rope_parameters\": {\"rope_theta\": 5e5, \"finetuned\": null}}");
-    assert_true(a.rope.kind == SHORE__ROPE_DEFAULT && a.rope.theta == 5e5);
+    assert_true(a.rope[0].kind == SHORE__ROPE_DEFAULT && a.rope[0].theta == 5e5);
     a = arch_of("{\"rope_theta\": 5e5, \"rope_parameters\": {\"rope_theta\": 500000}}");
-    assert_true(a.rope.theta == 5e5);
+    assert_true(a.rope[0].theta == 5e5);
 }
 
 static void what_is_not_understood_is_refused(void **state) {

@@ -34,7 +34,7 @@ static struct shore__arch random_arch(uint64_t *draw) {
         .out_bias = !llama,
         .mlp_bias = !llama,
         .learned_positions = !llama,
-        .rope = {.theta = 10000, .factor = 1},
+        .rope = {{.theta = 10000, .factor = 1}},
         .tied = pick(draw, 0, 1),
         .init_std = 0.02f,
         .padding = -1,
