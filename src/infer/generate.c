@@ -102,7 +102,7 @@ static int last_logits(struct generation *g, size_t rows, struct shore_diag *dia
     int rc = shore__parameters_tail(g->parameters, shore__model_head(m), &w, diag);
     if (rc) return rc;
     rc = op->norm(g->c, g->stream, g->normed, g->stats, shore__at(g->x, (rows - 1) * row), w.role[SHORE__NORMF_GAIN],
-                  w.role[SHORE__NORMF_BIAS], m->arch.norm_eps, m->arch.rms_norm, 1, m->arch.d_model);
+                  w.role[SHORE__NORMF_BIAS], m->arch.norm_eps, m->arch.norm, 1, m->arch.d_model);
     for (uint32_t i = 0; !rc && i < m->nslices; i++) {
         struct shore__slice s = shore__model_slice(m, i);
         shore__buf table;

@@ -133,7 +133,7 @@ int shore__arch_preset(const char *name, uint32_t vocab, struct shore__arch *out
         .d_ff = shape[i].d_ff,
         .vocab = vocab ? vocab : shape[i].vocab,
         .max_positions = shape[i].positions,
-        .rms_norm = llama,
+        .norm = llama ? SHORE__RMS_NORM : SHORE__LAYER_NORM,
         .norm_eps = 1e-5f,
         .act = llama ? SHORE__SILU : SHORE__GELU_TANH,
         .gated = llama,

@@ -145,8 +145,8 @@ static int forward_row(const struct shore__layer_call *l, const struct shore__la
     const shore__buf in = at[row->in], out = at[row->out], *p = l->w->role;
     switch (row->op) {
     case SHORE__OP_NORM:
-        return op->norm(l->c, l->s, out, at[row->aux], in, p[row->weight], p[row->bias], a->norm_eps, a->rms_norm,
-                        l->rows, width[row->in]);
+        return op->norm(l->c, l->s, out, at[row->aux], in, p[row->weight], p[row->bias], a->norm_eps, a->norm, l->rows,
+                        width[row->in]);
     case SHORE__OP_LINEAR:
         return op->linear(l->c, l->s, out, in, p[row->weight], p[row->bias], l->rows, width[row->out], width[row->in],
                           !row->input_major);
@@ -201,7 +201,7 @@ static int backward_row(const struct shore__layer_call *l, uint32_t i, const str
     case SHORE__OP_NORM:
         return op->norm_backward(l->c, l->s, din, q[row->weight], q[row->bias], dout,
                                  s->gradient[i].adds ? din : SHORE__NO_BUF, in, l->w->role[row->weight], at[row->aux],
-                                 a->rms_norm, l->rows, s->width[row->in]);
+                                 a->norm, l->rows, s->width[row->in]);
     case SHORE__OP_LINEAR:
         return linear_backward(l, i, g, d, in);
     case SHORE__OP_ROPE:

@@ -48,7 +48,7 @@ struct shore__layer_kind {
 struct shore__arch {
     const char *model_type; /* a family's */
     uint32_t n_layer, d_model, n_head, n_kv_head, head_dim, d_ff, vocab, max_positions;
-    bool rms_norm;
+    enum shore__norm_kind norm;
     float norm_eps;
     enum shore__act_fn act;
     bool gated;

@@ -154,7 +154,7 @@ int shore__pass_norm(struct shore__pass *pass, shore__buf x, struct shore_diag *
     int rc = shore__parameters_tail(pass->parameters, shore__model_head(m), &w, diag);
     if (rc) return rc;
     rc = op->norm(pass->c, pass->stream, pass->normed, pass->stats, x, w.role[SHORE__NORMF_GAIN],
-                  w.role[SHORE__NORMF_BIAS], m->arch.norm_eps, m->arch.rms_norm, all, m->arch.d_model);
+                  w.role[SHORE__NORMF_BIAS], m->arch.norm_eps, m->arch.norm, all, m->arch.d_model);
     if (!rc) rc = op->fill(pass->c, pass->stream, pass->max, -INFINITY, all);
     if (!rc) rc = op->zero(pass->c, pass->stream, pass->sum, all * 4);
     if (!rc) rc = op->zero(pass->c, pass->stream, pass->target_logit, all * 4);

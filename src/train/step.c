@@ -108,7 +108,7 @@ static int head_tail(struct trainer *t, struct piece *p, struct shore_diag *diag
     if (!rc)
         rc = op->norm_backward(t->c, t->pass.stream, t->dx, g.role[SHORE__NORMF_GAIN], g.role[SHORE__NORMF_BIAS],
                                pass->normed, SHORE__NO_BUF, shore__boundary(t, m->arch.n_layer + 1),
-                               w.role[SHORE__NORMF_GAIN], pass->stats, m->arch.rms_norm, all, d);
+                               w.role[SHORE__NORMF_GAIN], pass->stats, m->arch.norm, all, d);
     return rc || !p->count ? shore__op_failed(diag, rc) : shore__gradients_end(t, p, diag);
 }
 

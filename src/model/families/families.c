@@ -75,7 +75,7 @@ void shore__rotary_read(struct shore__keys *r, struct shore__rotary_defaults abs
     a->vocab = shore__keys_count(r, "vocab_size", -1, 1 << 24);
     a->padding = padding(r, a->vocab);
     a->max_positions = shore__keys_count(r, "max_position_embeddings", absent.max_positions, 1 << 24);
-    a->rms_norm = true;
+    a->norm = SHORE__RMS_NORM;
     a->norm_eps = shore__epsilon_read(r, "rms_norm_eps", 1e-6);
     a->act = shore__act_read(r, "hidden_act", "silu");
     a->gated = true;

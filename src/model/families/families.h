@@ -73,7 +73,7 @@ struct shore__rotary_defaults {
     uint32_t n_kv_head; /* 0: as many as heads */
     uint32_t max_positions;
 };
-/* Reads the keys that families with rotary positions share, and the table of angles. Sets rms_norm and gated. */
+/* Reads the keys that families with rotary positions share, and the table of angles. Sets norm and gated. */
 void shore__rotary_read(struct shore__keys *keys, struct shore__rotary_defaults absent, struct shore__arch *out);
 void shore__rotary_write(const struct shore__arch *arch, json_t *config);
 /* Refuses layers that differ: layer_types must say of each what the first kind of layer is. transformers takes a

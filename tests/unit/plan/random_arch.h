@@ -26,7 +26,7 @@ static struct shore__arch random_arch(uint64_t *draw) {
         .d_ff = heads * head_dim * pick(draw, 1, 4),
         .vocab = pick(draw, 300, 40000),
         .max_positions = 2048,
-        .rms_norm = llama,
+        .norm = llama ? SHORE__RMS_NORM : SHORE__LAYER_NORM,
         .norm_eps = 1e-5f,
         .act = llama ? SHORE__SILU : SHORE__GELU_TANH,
         .gated = llama,
