@@ -1,8 +1,8 @@
 /* The keys of a config.json: which change what is computed, and which do not. */
-#ifndef SHORE_MODEL_CONFIG_KEYS_H
-#define SHORE_MODEL_CONFIG_KEYS_H
+#ifndef SHORE_MODEL_CONFIG_KEYS_TABLE_H
+#define SHORE_MODEL_CONFIG_KEYS_TABLE_H
 
-#include "model/keys.h"
+#include "model/config/keys.h"
 
 enum shore__key_kind {
     SHORE__KEY_READ,  /* read by the family, and written anew by an export */

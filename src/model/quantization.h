@@ -3,7 +3,7 @@
 #define SHORE_MODEL_QUANTIZATION_H
 
 #include "files/quantized.h"
-#include "model/keys.h"
+#include "model/config/keys.h"
 
 /* Reads it, and the dtype to which weights are widened. Refuses by name what is not widened as transformers does. */
 void shore__quantization_read(struct shore__keys *config, struct shore__quantization *out);

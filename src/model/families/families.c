@@ -1,12 +1,7 @@
-/* The list of families, and what many of them share. */
+/* The list of families. */
 #include "model/families/families.h"
 
-#include <float.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include "model/rope.h"
 
 const struct shore__family *const shore__families[] = {&shore__gpt2, &shore__llama, &shore__mistral, &shore__qwen2,
                                                        NULL};
@@ -16,105 +11,4 @@ const struct shore__family *shore__family_of(const char *model_type) {
     while (*f && strcmp((*f)->model_type, model_type) != 0)
         f++;
     return *f;
-}
-
-/* ---- values of config.json --------------------------------------------------------------------------------------- */
-
-enum shore__act_fn shore__act_read(struct shore__keys *r, const char *key, const char *absent) {
-    const char *f = shore__keys_string(r, key, absent);
-    if (!strcmp(f, "gelu_new") || !strcmp(f, "gelu_pytorch_tanh")) return SHORE__GELU_TANH;
-    if (!strcmp(f, "gelu")) return SHORE__GELU_ERF;
-    if (!strcmp(f, "relu")) return SHORE__RELU;
-    if (!strcmp(f, "silu") || !strcmp(f, "swish")) return SHORE__SILU;
-    shore__keys_refuse(r, key, "only gelu_new, gelu_pytorch_tanh, gelu, relu and silu are known");
-    return SHORE__SILU;
-}
-
-const char *shore__act_name(enum shore__act_fn act) {
-    static const char *const names[] = {"gelu_new", "gelu", "relu", "silu"};
-    return names[act];
-}
-
-float shore__epsilon_read(struct shore__keys *r, const char *key, double absent) {
-    return (float)shore__keys_number(r, key, absent, FLT_MIN, 1);
-}
-
-json_t *shore__real_of(float value) {
-    char text[32];
-    for (int digits = 1; digits <= 9; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, (double)value);
-        if ((float)strtod(text, NULL) == value) break;
-    }
-    return json_real(strtod(text, NULL));
-}
-
-/* ---- rotary families --------------------------------------------------------------------------------------------- */
-
-/* Resolves padding_idx as nn.Embedding does: a negative index counts from the end. */
-static int64_t padding(struct shore__keys *r, uint32_t vocab) {
-    if (!shore__keys_given(r, "pad_token_id")) return -1;
-    const json_t *v = json_object_get(r->object, "pad_token_id");
-    int64_t id = json_integer_value(v);
-    if (!json_is_integer(v) || id >= vocab || id < -(int64_t)vocab) {
-        char why[100];
-        snprintf(why, sizeof why, "a token of the vocabulary is needed, below \"vocab_size\" (%u), or null", vocab);
-        shore__keys_refuse(r, "pad_token_id", why);
-        return -1;
-    }
-    return id < 0 ? id + vocab : id;
-}
-
-void shore__rotary_read(struct shore__keys *r, struct shore__rotary_defaults absent, struct shore__arch *a) {
-    a->n_layer = shore__keys_count(r, "num_hidden_layers", 32, SHORE__LAYERS_MOST);
-    a->d_model = shore__keys_count(r, "hidden_size", 4096, 1 << 18);
-    a->n_head = shore__keys_count(r, "num_attention_heads", 32, 4096);
-    /* null means one for each head */
-    bool stands = json_object_get(r->object, "num_key_value_heads") || !absent.n_kv_head;
-    a->n_kv_head = shore__keys_count(r, "num_key_value_heads", stands ? a->n_head : absent.n_kv_head, 4096);
-    a->d_ff = shore__keys_count(r, "intermediate_size", -1, 1 << 20);
-    a->vocab = shore__keys_count(r, "vocab_size", -1, 1 << 24);
-    a->padding = padding(r, a->vocab);
-    a->max_positions = shore__keys_count(r, "max_position_embeddings", absent.max_positions, 1 << 24);
-    a->norm = SHORE__RMS_NORM;
-    a->norm_eps = shore__epsilon_read(r, "rms_norm_eps", 1e-6);
-    a->act = shore__act_read(r, "hidden_act", "silu");
-    a->gated = true;
-    a->tied = shore__keys_flag(r, "tie_word_embeddings", false);
-    a->init_std = (float)shore__keys_number(r, "initializer_range", 0.02, 0, 10);
-    a->has_dropout = shore__keys_number(r, "attention_dropout", 0, 0, 1) > 0;
-    if (!r->rc && !shore__keys_given(r, "head_dim") && a->d_model % a->n_head)
-        shore__keys_refuse(r, "num_attention_heads", "hidden_size must be a multiple of it unless head_dim is given");
-    a->head_dim = shore__keys_count(r, "head_dim", a->d_model / a->n_head ? a->d_model / a->n_head : 1, 4096);
-    if (!r->rc && a->n_head % a->n_kv_head)
-        shore__keys_refuse(r, "num_key_value_heads", "num_attention_heads must be a multiple of it");
-    if (!r->rc && a->head_dim % 2) shore__keys_refuse(r, "head_dim", "rotary positions need an even one");
-    shore__rope_read(r, a->max_positions, &a->rope[0]);
-}
-
-void shore__rotary_write(const struct shore__arch *a, json_t *j) {
-    json_object_set_new(j, "pad_token_id", a->padding >= 0 ? json_integer(a->padding) : json_null());
-    json_object_set_new(j, "num_hidden_layers", json_integer(a->n_layer));
-    json_object_set_new(j, "hidden_size", json_integer(a->d_model));
-    json_object_set_new(j, "num_attention_heads", json_integer(a->n_head));
-    json_object_set_new(j, "num_key_value_heads", json_integer(a->n_kv_head));
-    json_object_set_new(j, "head_dim", json_integer(a->head_dim));
-    json_object_set_new(j, "intermediate_size", json_integer(a->d_ff));
-    json_object_set_new(j, "max_position_embeddings", json_integer(a->max_positions));
-    json_object_set_new(j, "rms_norm_eps", shore__real_of(a->norm_eps));
-    json_object_set_new(j, "hidden_act", json_string(shore__act_name(a->act)));
-    shore__rope_write(&a->rope[0], j);
-}
-
-void shore__layers_attend_alike(struct shore__keys *r, const struct shore__arch *a) {
-    if (!shore__keys_given(r, "layer_types")) return;
-    const json_t *types = json_object_get(r->object, "layer_types"), *type;
-    const char *kind = a->kinds[0].window ? "sliding_attention" : "full_attention";
-    bool alike = json_is_array(types);
-    size_t i;
-    json_array_foreach(types, i, type) alike &= json_is_string(type) && !strcmp(json_string_value(type), kind);
-    if (alike) return;
-    shore__keys_refuse(r, "layer_types",
-                       a->kinds[0].window
-                           ? "only sliding_attention in every layer is supported where sliding_window is given"
-                           : "only full_attention in every layer is supported");
 }

@@ -3,7 +3,7 @@
 #define SHORE_MODEL_FAMILIES_FAMILIES_H
 
 #include "model/config_keys.h"
-#include "model/keys.h"
+#include "model/config/keys.h"
 #include "model/layer_table.h"
 #include "model/model.h"
 

@@ -407,7 +407,7 @@ static const struct kept table[] = {
     {"gpt2-124m", 4, 1024, 400, false, false, 2, 0, 13, 2, 0, 46, 0, 3, false},
     {"gpt2-124m", 4, 1024, 1024, false, false, 12, 10, 13, 12, 0, 36, 25, 3, true},
     {"gpt2-124m", 4, 1024, 4096, false, false, 12, 25, 13, 48, 48, 0, 25, 13, true},
-    {"gpt2-1.5b", 4, 1024, 1024, false, false, 0, 0, 21, 0, 0, 192, 0, 2, true},
+    {"gpt2-1.5b", 4, 1024, 1024, false, false, 0, 0, 21, 0, 0, 192, 0, 3, true},
     {"gpt2-1.5b", 4, 1024, 4096, false, false, 19, 2, 49, 39, 0, 153, 25, 3, true},
     {"gpt2-1.5b", 4, 1024, 16384, false, false, 48, 25, 49, 192, 192, 0, 100, 20, true},
     {"llama-tiny", 8, 256, 128, false, false, 6, 1, 7, 6, 1, 5, 1, 3, true},

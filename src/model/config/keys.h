@@ -1,6 +1,6 @@
 /* Reads the values of a configuration's keys, and checks each. The diagnostic keeps the first refusal. */
-#ifndef SHORE_MODEL_KEYS_H
-#define SHORE_MODEL_KEYS_H
+#ifndef SHORE_MODEL_CONFIG_KEYS_H
+#define SHORE_MODEL_CONFIG_KEYS_H
 
 #include <jansson.h>
 #include <stdbool.h>

@@ -1,8 +1,8 @@
 /* Reads and writes rotary positions in config.json. */
-#ifndef SHORE_MODEL_ROPE_H
-#define SHORE_MODEL_ROPE_H
+#ifndef SHORE_MODEL_CONFIG_ROPE_H
+#define SHORE_MODEL_CONFIG_ROPE_H
 
-#include "model/keys.h"
+#include "model/config/keys.h"
 #include "model/model.h"
 
 /* Reads rope_theta, and rope_scaling or rope_parameters. Refuses unknown kinds and keys by name. */

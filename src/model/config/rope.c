@@ -1,6 +1,6 @@
 /* Rotary positions: reads them from a configuration, and computes their angles. The reference is transformers'
  * modeling_rope_utils.py, whose arithmetic is fp32. */
-#include "model/rope.h"
+#include "model/config/rope.h"
 
 #include <math.h>
 #include <stdio.h>

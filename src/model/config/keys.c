@@ -1,4 +1,4 @@
-#include "model/keys.h"
+#include "model/config/keys.h"
 
 #include <stdio.h>
 #include <stdlib.h>
