@@ -48,7 +48,7 @@ static void scale_bytes(const struct shore__coding *c, const unsigned char *code
 int shore__coded_bytes(const struct shore__safetensors *st, const struct shore__st_coding *coding, uint64_t first,
                        uint64_t count, float *out, struct shore_diag *diag) {
     enum { SCALES = 256 };
-    float scales[SCALES];
+    float scales[SCALES] = {0};
     const struct shore__coding *c = (const struct shore__coding *)coding;
     const uint64_t down = (c->rows - 1) / c->block_rows + 1, across = (c->cols - 1) / c->block_cols + 1;
     /* codes are read into the far end of out and widened forward, as shore__safetensors_read() does */

@@ -173,7 +173,7 @@ static int need_map(struct resolving *r, struct shore__st_tensor *t, const char 
 
 static int describe_4bit(struct resolving *r, struct shore__st_tensor *t, const struct shore__st_tensor *state,
                          struct shore__coding *c) {
-    struct shore__quant_state s;
+    struct shore__quant_state s = {.blocksize = 1};
     int rc = read_state(r, state, ends_with(state->name, "nf4") ? "nf4" : "fp4", &s);
     if (rc) return rc;
     if (t->type == SHORE__ST_OTHER || t->elems * t->bytes != s.elems / 2 + s.elems % 2)
