@@ -101,6 +101,19 @@ for i in $(seq "${KILLS:-9}"); do
     same "it is whole after kill $i" "$(digest)" "$(best | cut -d' ' -f1,3)"
 done
 [ $seen -gt 0 ] && ok "replaced $seen times" || fail "it was never replaced"
+# And before calls on files of the run's snapshots: every fifth, beginning anywhere.
+calls=$((SEED % 5))
+while :; do
+    before=$(best | cut -d' ' -f1) step=$(metric "$run" step | tail -n 1)
+    { FAIL_IO="kill $calls 0 snapshots" LD_PRELOAD=$FAIL_IO_SO run train --resume "$run" --stop-at $((step + 1)); } 2>/dev/null
+    [ $rc != 0 ] || break
+    now=$(best | cut -d' ' -f1)
+    [ "$now" = "$before" ] || [ "$now" = $((step + 1)) ] && ok "old or new" || fail "before call $calls: $now, and neither $before nor $((step + 1))"
+    must train --resume "$run" --stop-at 1
+    same "before call $calls" "$(best | cut -d' ' -f1) $(parts) $(ls "$run/snapshots" | wc -l)" "$(digest | cut -d' ' -f1) 2 2"
+    calls=$((calls + 5))
+done
+[ $calls -gt 20 ] && ok "$calls calls" || fail "only $calls calls"
 must remove "$run"
 same "it goes with the run" "$(find "$place"/d{1,2} -type f | wc -l)" 0
 

@@ -5,8 +5,8 @@
  * KIND "stop", it stops itself once, before it makes a file whose path contains PATH; with KIND "rmdir", directories
  * cannot be removed, but only while this process still has a file open that was removed from there, as on network file
  * systems; with KIND "any", one call of any of these kinds fails, or one that opens, makes, sizes, names or syncs a
- * file, and only that one, which a line in the file FAIL_IO_LOG then names. Works with --io threads, which uses the
- * calls below. */
+ * file, and only that one, which a line in the file FAIL_IO_LOG then names; with KIND "kill", that call kills the
+ * process. Works with --io threads, which uses the calls below. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -51,7 +51,7 @@ static bool fails_at(int fd, const char *name, const char *kind) {
     int code;
     const char *order = getenv("FAIL_IO");
     if (!order || sscanf(order, "%15s %ld %d %511s", wanted, &count, &code, path) != 4) return false;
-    const bool any = strcmp(wanted, "any") == 0;
+    const bool kills = strcmp(wanted, "kill") == 0, any = kills || strcmp(wanted, "any") == 0;
     if (!any && strcmp(wanted, kind) != 0) return false;
     if (!name) {
         snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -62,6 +62,7 @@ static bool fails_at(int fd, const char *name, const char *kind) {
     }
     if (!strstr(name, path)) return false;
     if (any ? !is_the_one(order, kind, name, count) : atomic_fetch_add(&seen, 1) < count) return false;
+    if (kills) raise(SIGKILL);
     errno = code;
     return true;
 }
