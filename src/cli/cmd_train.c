@@ -295,7 +295,6 @@ static int check_fresh(struct shore__train_args *args, const struct shore__parse
     bool validates = s->val_data.count || s->val_share > 0;
     if (!rc) rc = shore__train_model(args, parsed, validates, new, diag);
     if (!rc) rc = shore__settings_check(s, diag); /* again, with the chosen values */
-    if (!rc) rc = shore__tensorboard_settle(&s->tensorboard, diag);
     if (!rc) say_of_stop(s, 0);
     if (!rc) rc = take_rates(args, s, 0, ahead, diag);
     if (!rc) rc = shore__train_needs(s, new->model, needs, diag);

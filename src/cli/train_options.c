@@ -9,6 +9,7 @@
 #include "base/suggest.h"
 #include "base/units.h"
 #include "cli/cli.h"
+#include "report/tensorboard.h"
 #include "run/emulation/emulate.h"
 #include "run/settings_rows.h"
 
@@ -192,6 +193,7 @@ int shore__train_model(struct shore__train_args *args, const struct shore__parse
     struct shore__settings *s = &args->settings;
     int rc = shore__train_check_given(parsed, s, validates, diag);
     if (!rc) rc = shore__settings_check(s, diag);
+    if (!rc) rc = shore__tensorboard_settle(&s->tensorboard, diag);
     if (!rc) rc = shore__run_tokenizer_of(s, &new->tokenizer, diag);
     if (!rc) rc = shore__run_model(s, new->tokenizer, &new->model, diag);
     return rc ? rc : shore__train_resolve(args, new->model, diag);

@@ -44,7 +44,7 @@ static struct shore__command_line verify_line(void) {
     line.options = options;
     line.without =
         "out resume overwrite accept-step dry-run stop-at not-a-copy stopped-exit stop-on-usr1 lora tbw machine "
-        "max-writes-per-day trace";
+        "max-writes-per-day trace tensorboard stop-after-no-gain";
     line.command = "verify";
     line.synopsis =
         "verify --init NAME|--model DIR --data FILE... --drive DIR... [--steps N] [--json] [flags of train]";

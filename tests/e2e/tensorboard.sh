@@ -110,6 +110,15 @@ same "whole as far as it goes" "$(read_events full-board until.jsonl)" ok
 FAIL_IO="write 0 28 tfevents" LD_PRELOAD=$FAIL_IO_SO must train --resume full --steps 7
 same "no file without an event" "$(find full-board -type f | wc -l)" 2
 
+# An imported run keeps the flag for its first resume, which may begin elsewhere.
+must export a --out exported
+must import exported --data text --drive d --out b --batch 2 --seq-len 32 --memory 256MiB --tensorboard imported --steps 2
+cd d || exit 1
+must train --resume ../b
+cd ..
+same "of an import" "$(read_events imported b/metrics.jsonl)" ok
+refused "where nothing is shown" "does not go with verify" verify "${shape[@]}" --tensorboard board
+
 # Refused before anything is made.
 refused "a file" "text/board: " train "${shape[@]}" --out no --steps 1 --tensorboard text/board
 refused "a directory that is not there" "nowhere/board: " train "${shape[@]}" --out no --steps 1 --tensorboard nowhere/board
