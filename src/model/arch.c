@@ -3,7 +3,7 @@
 
 #include "base/diag.h"
 #include "model/families/families.h"
-#include "model/quantization.h"
+#include "model/config/quantization.h"
 
 /* -1: none. It may lie beyond the vocabulary, as transformers' own default does for a small vocabulary. */
 static int64_t token_id(struct shore__keys *r, const char *key, const json_t *v) {

@@ -1,4 +1,4 @@
-#include "model/quantization.h"
+#include "model/config/quantization.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* config.json's quantization_config: how the files store the weights. */
-#ifndef SHORE_MODEL_QUANTIZATION_H
-#define SHORE_MODEL_QUANTIZATION_H
+#ifndef SHORE_MODEL_CONFIG_QUANTIZATION_H
+#define SHORE_MODEL_CONFIG_QUANTIZATION_H
 
 #include "files/quantized.h"
 #include "model/config/keys.h"
