@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "base/diag.h"
-#include "model/families/families.h"
 #include "model/config/quantization.h"
+#include "model/families/families.h"
 
 /* -1: none. It may lie beyond the vocabulary, as transformers' own default does for a small vocabulary. */
 static int64_t token_id(struct shore__keys *r, const char *key, const json_t *v) {
