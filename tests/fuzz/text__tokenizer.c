@@ -1,5 +1,5 @@
-/* tokenizer.json from strangers, and texts through it: in one part and byte by byte, with the same ids; and what was
- * encoded decodes.
+/* tokenizer.json from strangers, and texts through it: in one part and byte by byte, with the same ids; what was
+ * encoded decodes, and is found in spans of the text.
  *
  * Input: one byte of choices, two bytes n, n bytes of text, the rest tokenizer.json, or vocab.json and, behind a zero
  * byte, merges.txt; then, if it is chosen, behind the last zero byte a file that stands beside it. */
@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/units.h"
+#include "text/token_spans.h"
 #include "text/tokenizer.h"
 
 #define CHOICE_SPECIAL 1u
@@ -81,6 +82,22 @@ static void join_late(const struct shore__tokenizer *t, const char *text, size_t
     free(here.bytes);
 }
 
+/* What counts in one of two spans counts in a span of all. */
+static void find_spans(struct shore__tokenizer *t, const char *text, size_t bytes, const struct shore__ids *ids) {
+    struct shore__chat_span all = {0, bytes}, two[2] = {{bytes / 5, bytes / 2}, {bytes / 2 + 1, bytes - bytes / 4}};
+    const struct shore__chat_text whole = {(char *)(uintptr_t)text, bytes, &all, 1},
+                                  parts = {(char *)(uintptr_t)text, bytes, two, bytes > 8 ? 2 : 0};
+    bool *in_all = calloc(ids->count + 1, 1), *in_parts = calloc(ids->count + 1, 1);
+    struct shore_diag diag = {0};
+    int rc = shore__token_spans(t, &whole, ids, in_all, &diag);
+    if (rc != 0 && !diag.text[0]) abort();
+    if (rc == 0 && shore__token_spans(t, &parts, ids, in_parts, &diag) == 0)
+        for (size_t i = 0; i < ids->count; i++)
+            if (in_parts[i] && !in_all[i]) abort();
+    free(in_all);
+    free(in_parts);
+}
+
 static void use(struct shore__tokenizer *t, const char *text, size_t bytes, bool special) {
     struct shore__ids whole = {0}, parts = {0};
     struct shore__text decoded = {0};
@@ -93,6 +110,7 @@ static void use(struct shore__tokenizer *t, const char *text, size_t bytes, bool
         again = shore__encoder_feed(e, text + i, 1, &parts, &diag);
     if (again == 0) again = shore__encoder_end(e, &parts, &diag);
     shore__encoder_close(e);
+    if (rc == 0) find_spans(t, text, bytes, &whole);
     /* a pattern may reach its limit of work in one way only */
     if (rc == 0 && again == 0) {
         if (whole.count != parts.count) abort();
