@@ -14,8 +14,8 @@
 
 #define CHOICE_LENGTH 1u /* put the true length of the header in front */
 #define CHOICE_INDEX 2u
-#define CHOICE_METHOD 12u /* two bits: which codes and scales to look for */
-#define CHOICE_BLOCKS 16u /* config.json says how large blocks are */
+#define CHOICE_METHOD 28u /* three bits: which codes and scales to look for */
+#define CHOICE_BLOCKS 32u /* config.json says how large blocks are */
 #define ELEMS_MOST 65536u
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
@@ -51,7 +51,8 @@ static void read_all(unsigned choice) {
         return;
     }
     const uint32_t block = choice & CHOICE_BLOCKS ? 2 : 0;
-    const struct shore__quantization q = {(choice & CHOICE_METHOD) / 4, SHORE__ST_BF16, {block, block}};
+    const struct shore__quantization q = {
+        (choice & CHOICE_METHOD) / 4 % (SHORE__QUANT_BITSANDBYTES + 1), SHORE__ST_BF16, {block, block}};
     if (shore__quantized_resolve(st, &q, &diag) != 0) {
         if (!diag.text[0]) abort();
         shore__safetensors_close(st);
