@@ -14,7 +14,7 @@ static const char *default_of(const struct shore__option *o, const void *target,
     const void *at = (const char *)target + o->offset;
     bool whole = o->is.kind == SHORE__VALUE_WHOLE || o->is.kind == SHORE__VALUE_SIZE;
     shore__value_text(&o->is, at, out, bytes);
-    bool told = strcmp(out, "none") == 0 && strstr(o->help, "otherwise");
+    bool told = o->is.kind == SHORE__VALUE_FLAG || (strcmp(out, "none") == 0 && strstr(o->help, "otherwise"));
     if (told || strcmp(out, "chosen") == 0 || (whole && memcmp(at, nothing, o->is.bytes) == 0)) out[0] = 0;
     return out;
 }

@@ -100,10 +100,10 @@
         "keep a snapshot every N steps, named step-000100 and so on: see longshore rollback") \
     ROW(WHOLE, "keep", keep, RESOURCE, 0, false, 0, 1u << 20, "K", \
         "of those, the newest K; otherwise all") \
-    ROW(FLAG, "keep-best", keep_best, RESOURCE, 0, false, 0, 0, NULL, \
+    ROW(FLAG, "keep-best", keep_best, RECORDED, 0, false, 0, 0, NULL, \
         "keep a snapshot named best of the state with the least validation loss so far, each time that --eval-every " \
         "finds one") \
-    ROW(WHOLE, "stop-after-no-gain", stop_after_no_gain, RESOURCE, 0, false, 0, SHORE__STEPS_MOST, "N", \
+    ROW(WHOLE, "stop-after-no-gain", stop_after_no_gain, RECORDED, 0, false, 0, SHORE__STEPS_MOST, "N", \
         "a clean stop once the last N validation losses of --eval-every, counted over resumes, are not below the " \
         "least; 0: no such stop") \
     ROW(WHOLE, "stop-at", stop_at, RESOURCE, 0, false, 0, SHORE__STEPS_MOST, "STEP", \
@@ -186,7 +186,7 @@
     ROW(PACE, "log-every", log_every, RESOURCE, 10, false, 1, SHORE__STEPS_MOST, "N|TIME", \
         "steps (10) or time (30s, 5m) between progress lines where there is no terminal; the first and the last " \
         "step always have one") \
-    ROW(TEXT, "tensorboard", tensorboard, RESOURCE, NULL, false, 0, 0, "DIR", \
+    ROW(TEXT, "tensorboard", tensorboard, RECORDED, NULL, false, 0, 0, "DIR", \
         "write event files of TensorBoard there: losses, norm, learning rate, tokens a second; with --resume, none " \
         "ends it") \
     ROW(WHOLE, "trace", trace, RESOURCE, 0, false, 0, SHORE_TRACE_STEPS_MOST, "N", \

@@ -55,6 +55,8 @@ must train --resume "$run" --stop-after-no-gain 3
 same "more patience" "$(digest | cut -d' ' -f1)" "14"
 must train --resume "$run" --stop-after-no-gain 0 --stop-at 16
 same "none at all" "$(digest | cut -d' ' -f1)" "16"
+must inspect "$run"
+says "recorded" "stop-after-no-gain 2 -> 3"
 same "the best is what it was" "$(best | cut -d' ' -f1,3)" "8 ${at8##* }"
 
 # By name, as any snapshot.
@@ -75,6 +77,12 @@ same "removed" "$(parts) $(cd "$run/snapshots" && echo *)" "0 step-000008.files 
 must snapshot "$run" best
 refused "the user's own" "there is a snapshot best of this run that was made by hand" train --resume "$run" --lr 3e-3 --keep-best
 must snapshot "$run" best --remove
+echo '{"keep-best": false}' >"$place/no.json"
+must train --resume "$run" --config "$place/no.json" --lr 3e-3 --stop-at 10
+must train --resume "$run" --stop-at 12
+same "no more of them" "$(parts)" 0
+must inspect "$run"
+says "and recorded" "keep-best on -> off"
 must remove "$run"
 
 # Killed at random instants, it is the old one or the new one, and of the other nothing stays.

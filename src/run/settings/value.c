@@ -290,8 +290,9 @@ const char *shore__value_text(const struct shore__value *v, const void *at, char
     case SHORE__VALUE_PACE:
         snprintf(out, bytes, "%s", shore__format_pace(at).text);
         break;
+    case SHORE__VALUE_FLAG:
     case SHORE__VALUE_CHOICE:
-        word = word_of(v->choices, choice_at(v, at), &length);
+        word = word_of(choices_of(v), choice_at(v, at), &length);
         snprintf(out, bytes, "%.*s", (int)length, word ? word : "");
         break;
     case SHORE__VALUE_TEXT:

@@ -109,6 +109,12 @@ static void mfu_is_shown_where_it_is_known(void **state) {
     assert_null(json_object_get(json, "mfu"));
     json_decref(json);
     assert_null(strstr(shore__progress_line(&p, &r, line, sizeof line), "mfu"));
+    r.val_loss = INFINITY; /* it was measured, and not finite */
+    assert_non_null(strstr(shore__progress_line(&p, &r, line, sizeof line), "val not finite"));
+    json = line_of(&r);
+    assert_true(json_is_null(json_object_get(json, "val_loss")));
+    json_decref(json);
+    r.val_loss = NAN;
     r.mfu = 0.412;
     json = line_of(&r);
     assert_true(json_real_value(json_object_get(json, "mfu")) == 0.412);

@@ -65,6 +65,8 @@ static void what_is_taken_is_written_again(void **state) {
         {&choice, "true", "on"},
         {&choice, "\"of\"", NULL},
         {&choice, "1", NULL},
+        {&flag, "true", "on"},
+        {&flag, "false", "off"},
         {&truth, "\"skip\"", "skip"},
         {&truth, "true", NULL},
     };
