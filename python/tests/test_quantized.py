@@ -57,15 +57,16 @@ def make(directory, quantise, config, dtype="bfloat16"):
     return weights
 
 
-def widened(directory, place):
+def widened(directory, place, *more):
     """What the program makes of the files, from import to export; its configuration too."""
     shutil.rmtree(place, ignore_errors=True)
     (place / "drive").mkdir(parents=True)
+    new = ["--tokenizer", "bytes", "--drive", place / "drive", "--out", place / "run", *more]
     for arguments in (
-        ("import", directory, "--tokenizer", "bytes", "--drive", place / "drive", "--out", place / "run", "--quiet"),
-        ("export", place / "run", "--out", place / "out", "--dtype", "fp32", "--quiet"),
+        ["import", directory, *new],
+        ["export", place / "run", "--out", place / "out", "--dtype", "fp32"],
     ):
-        done = run(*arguments)
+        done = run(*arguments, "--quiet")
         assert done.returncode == 0, done.stderr
     return load_file(place / "out" / "model.safetensors"), json.loads((place / "out" / "config.json").read_text())
 
@@ -446,3 +447,19 @@ def test_every_command_reads_them(tmp_path, seed):
     ):
         done = run(*arguments)
         assert done.returncode == 0, done.stderr
+
+
+def test_an_adapter_is_merged_into_what_was_widened(tmp_path, seed):
+    peft = pytest.importorskip("peft")
+    make(tmp_path / "model", stored_as(FOUR_BITS), FOUR_BITS)
+    base, _ = widened(tmp_path / "model", tmp_path / "base")
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "base" / "out", dtype=torch.float32)
+    adapted = peft.get_peft_model(
+        plain, peft.LoraConfig(target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    )
+    adapted.save_pretrained(tmp_path / "adapter")
+    shutil.copytree(tmp_path / "base" / "out", tmp_path / "plain")
+    ours, _ = widened(tmp_path / "model", tmp_path / "place", "--adapter", tmp_path / "adapter")
+    theirs, _ = widened(tmp_path / "plain", tmp_path / "place", "--adapter", tmp_path / "adapter")
+    check(ours, theirs)
+    assert not torch.equal(ours[LAYER.replace("up", "down")], base[LAYER.replace("up", "down")])
