@@ -87,6 +87,26 @@ refused "two things at once" "do not go together" machine --list --kept
 refused "no directory" "none/x" machine --drive "$place/none/x"
 refused "too many" "at most 64" machine --drive $(printf 'ram: %.0s' {1..65})
 
+# Of a machine whose products are known, a step says how much of their rate it came to: of the operations of a model with
+# 4 x 32 tokens, whatever the step took. Here nobody measured, or in another precision.
+some_text "$place/text" 60
+gpt2_config "$place/config.json" 1 64 4 32 300
+steps=(--init "$place/config.json" --data "$place/text" --drive ram: --batch 4 --seq-len 32 --steps 3 --memory 256MiB --precision fp32)
+echo '{"compute": {"products": {"fp32": [[32, "1T"], [1024, "2T"]]}}}' >"$place/fast.json"
+must train "${steps[@]}" --machine "$place/fast.json" --out "$place/known"
+documented "RUN/metrics.jsonl" "$place/known/metrics.jsonl"
+says "mfu in the line" " tok/s  mfu [0-9.]+%"
+same "mfu" "$(python3 - "$place/known/metrics.jsonl" <<'PY'
+import json, sys
+n = 64 * 4 * 64 + 2 * 64 * 256 + 64 * 300 # parameters that products read
+wanted = 4 * 32 * (6 * n + 12 * 64 * (32 + 1) / 2)
+print(*[round(x["mfu"] * x["step_seconds"] * 2 * 2**40 / wanted, 6) for x in map(json.loads, open(sys.argv[1]))])
+PY
+)" "1.0 1.0 1.0"
+echo '{"compute": {"products": {"bf16": "1T"}}}' >"$place/other.json"
+must train "${steps[@]}" --machine "$place/other.json" --out "$place/unknown"
+same "no rate, no mfu" "$(grep -c mfu "$place/unknown/metrics.jsonl")" 0
+
 # A signal leaves nothing behind, on the drive or of what was kept.
 cp "$place/here.json" "$kept"
 "$LONGSHORE" machine --drive "$place/drive" >"$place/log" 2>&1 &
