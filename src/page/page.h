@@ -72,6 +72,7 @@ void shore__curve_add(struct shore__curve *c, uint64_t step, double value);
     X(COMMIT_SECONDS, commit_seconds)   \
     X(PACED_SECONDS, paced_seconds)     \
     X(TOKENS, tokens)                   \
+    X(MFU, mfu)                         \
     X(LINK_BYTES, link_bytes)           \
     X(READ_BYTES, drive_read_bytes)     \
     X(WRITE_BYTES, drive_write_bytes)

@@ -22,6 +22,12 @@ static struct shore__written say_times(double ratio) {
     return out;
 }
 
+static struct shore__written say_share(double share) {
+    struct shore__written out;
+    snprintf(out.text, sizeof out.text, "%.*f %%", share < 0.1 ? 1 : 0, 100 * share);
+    return out;
+}
+
 /* ---- the head ---------------------------------------------------------------------------------------------------- */
 
 static void tile(struct shore__page *p, const char *name, double value, shore__says *say, const char *after) {
@@ -37,6 +43,7 @@ static void put_tiles(struct shore__page *p, const struct shore__told *t) {
     tile(p, "Best validation loss", t->best_val_loss < t->val_loss ? t->best_val_loss : 0, shore__say_loss, "");
     tile(p, "A step takes", seconds, shore__format_seconds, "");
     tile(p, "Throughput", seconds > 0 ? tokens / seconds : 0, shore__format_number, "tokens/s");
+    tile(p, "MFU", usual(t, SHORE__TOLD_MFU), say_share, "of the rate of products");
     tile(p, "Memory, at most", t->resident_bytes, shore__say_bytes, "");
     tile(p, "GPU memory, at most", t->gpu_bytes, shore__say_bytes, "");
     tile(p, "Steps took", t->seconds, shore__format_seconds, "together");

@@ -57,6 +57,12 @@ same "a page of two runs" "$(whole two.html)" ok
 says "a name with markup" '&lt;b&gt;&quot;x&amp;y&quot;&lt;/b&gt;' two.html
 says "runs are compared" "<h1>2 runs</h1>" two.html
 
+cp -r a measured
+sed -i 's/"step_seconds"/"mfu":0.413,&/' measured/metrics.jsonl
+must report measured -o measured.html
+says "MFU" "<span>MFU</span><b>41 %</b>" measured.html
+same "none where it is unknown" "$(grep -c MFU report.html)" 0
+
 # of the same name: their paths tell them apart
 mkdir copies && cp -r a copies/a
 must report a copies/a -o same.html
