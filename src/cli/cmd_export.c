@@ -53,6 +53,9 @@ static int export(const struct shore__parsed *parsed, void *args) {
     int rc = shore__cli_open_run(path, &a->moved, a->snapshot, true, &o, &diag);
     if (rc) return shore__cli_fail(rc, &diag);
     bool typed = o.model || shore__option_given(&shore__cli_export, parsed, "dtype");
+    /* adapters are small, and go on being trained */
+    bool adapters = o.model && o.model->adapters.count && !shore__option_given(&shore__cli_export, parsed, "dtype");
+    unsigned dtype = adapters ? 1 : a->dtype;
     rc = buffers_within(a, &buffers, &diag);
     if (!rc) shore__cli_catch_signals("longshore: stopping; once more stops at once\n");
     if (!rc && !o.model && a->moments)
@@ -65,7 +68,8 @@ static int export(const struct shore__parsed *parsed, void *args) {
             .fleet = o.fleet,
             .contents = o.run->contents,
             .step = o.step,
-            .type = typed ? &types[a->dtype] : NULL,
+            .settings = &o.run->settings,
+            .type = typed ? &types[dtype] : NULL,
             .moments = a->moments,
             .updates = o.run->settings.updates_before + o.step,
             .memory_bytes = buffers,
@@ -77,7 +81,7 @@ static int export(const struct shore__parsed *parsed, void *args) {
                      : shore__export_recorded(&e, a->out, &diag);
     }
     shore__cli_progress_end();
-    const char *as = typed ? names[a->dtype] : "recorded";
+    const char *as = typed ? names[dtype] : "recorded";
     if (!rc) printf("step %llu exported as %s to %s\n", (unsigned long long)o.step, as, a->out);
     char *lacks = !rc && !o.model ? shore__export_lacks(o.run->contents, path, a->out) : NULL;
     if (lacks) fprintf(stderr, "longshore: %s\n", lacks);
@@ -94,7 +98,9 @@ const struct shore__command_line shore__cli_export = {
         "Writes the committed state of a run as a Hugging Face directory (config.json, model.safetensors, tokenizer)\n"
         "that transformers loads. The weights are streamed: memory does not grow with the model. Of a run from Python "
         "it\n"
-        "writes the configuration that the run has recorded, and says what is missing.",
+        "writes the configuration that the run has recorded, and says what is missing. Of a run with --lora it writes "
+        "the\n"
+        "adapters alone, as PEFT's directory, in fp32 without --dtype.",
     SHORE__OPTIONS(options),
     .positional = 1,
     .missing = "which run? longshore export RUN --out DIR",

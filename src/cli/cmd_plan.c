@@ -55,9 +55,6 @@ static int check(struct shore__train_args *a, const struct shore__parsed *parsed
     if (!rc) rc = shore__settings_check(s, diag);
     if (!rc) rc = find_model(s, model, diag);
     if (!rc) rc = shore__train_resolve(a, *model, diag);
-    if (!rc && a->lora > (*model)->arch.d_model)
-        return shore__fail(diag, SHORE_EUSAGE, "--lora %u: a rank is at most the model's width, %u", a->lora,
-                           (*model)->arch.d_model);
     return rc ? rc : shore__cli_check_tbw(a->tbw_bytes, diag);
 }
 
@@ -94,8 +91,7 @@ static int plan(const struct shore__parsed *parsed, void *ctx) {
     if (!rc) take_threads(s, &rates);
     if (!rc && !named) rc = shore__outlook_assume_drives(s, &rates, &diag);
     s->machine = rates.machine;
-    struct shore__outlook o = {
-        .settings = s, .model = model, .machine = rates.machine, .named = rates.named, .lora = a->lora};
+    struct shore__outlook o = {.settings = s, .model = model, .machine = rates.machine, .named = rates.named};
     if (!rc && named) room = check_room(a, named, &o, &no_room);
     if (!rc) rc = shore__outlook_make(&o, false, &diag);
     if (!rc && !named) room = check_room(a, named, &o, &no_room);

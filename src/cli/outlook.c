@@ -6,6 +6,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "model/adapters.h"
 #include "plan/budget.h"
 #include "train/train.h"
 
@@ -92,7 +93,6 @@ static int find_budget(const struct shore__outlook *o, bool at_least, uint64_t *
 int shore__outlook_make(struct shore__outlook *o, bool at_least, struct shore_diag *diag) {
     uint64_t budget;
     int rc = shore__train_facts(o->settings, o->model, NULL, &o->facts, diag);
-    o->facts.lora_rank = o->lora;
     if (o->machine && o->machine->gpu_memory) { /* it computes there */
         o->facts.one_memory = false;
         o->facts.place_bytes[SHORE_PLACE_DEVICE] = o->machine->gpu_memory;
@@ -122,12 +122,12 @@ const char *shore__outlook_text(const struct shore__outlook *o, char *out, size_
 
 /* ---- what a change would buy ------------------------------------------------------------------------------------- */
 
-/* A training that differs in one thing. It owns settings and machine. */
+/* A training that differs in one thing. It owns settings, machine and model. */
 struct changed {
     struct shore__settings settings;
     struct shore_machine machine;
-    uint32_t lora;
-    char *change; /* what differs, of sizeof ((struct shore__what_if *)0)->change bytes */
+    struct shore__model *model; /* NULL: the same */
+    char *change;               /* what differs, of sizeof ((struct shore__what_if *)0)->change bytes */
 };
 #define SAY(c, ...) snprintf((c)->change, sizeof((struct shore__what_if *)0)->change, __VA_ARGS__)
 
@@ -181,7 +181,7 @@ static bool smaller_moments(const struct shore__outlook *o, struct changed *c) {
 
 static bool compressed(const struct shore__outlook *o, struct changed *c) {
     SAY(c, "compressed gradients, 1 %%");
-    if (o->lora || c->settings.compress > 0 || c->settings.host_update) return false;
+    if (o->model->adapters.count || c->settings.compress > 0 || c->settings.host_update) return false;
     c->settings.compress = 0.01;
     return true;
 }
@@ -195,24 +195,25 @@ static bool larger_batch(const struct shore__outlook *o, struct changed *c) {
 
 /* Adapters alone, or all parameters. */
 static bool adapters(const struct shore__outlook *o, struct changed *c) {
-    enum { RANK = 16 };
-    c->lora = o->lora ? 0 : RANK;
-    if (o->lora)
+    const struct shore__lora lora = {.rank = 16, .alpha = 16};
+    bool has = o->model->adapters.count;
+    if (has)
         SAY(c, "all parameters trained");
     else
-        SAY(c, "LoRA of rank %d", RANK);
-    return RANK <= o->model->arch.d_model;
+        SAY(c, "LoRA of rank %u", lora.rank);
+    int rc = shore__model_make(&o->model->arch, &c->model, NULL);
+    return !rc && (has || !shore__model_adapt(c->model, &lora, NULL));
 }
 
 static int plan_change(const struct shore__outlook *o, bool (*change)(const struct shore__outlook *, struct changed *),
                        struct shore__what_if *out, bool *applies, struct shore_diag *diag) {
-    struct changed c = {.machine = o->machine ? *o->machine : *shore__machine_assumed(), .lora = o->lora};
+    struct changed c = {.machine = o->machine ? *o->machine : *shore__machine_assumed()};
     int rc = shore__settings_copy(o->settings, &c.settings);
     c.settings.machine = &c.machine;
     c.change = out->change;
     *applies = !rc && change(o, &c);
     struct shore__outlook other = {
-        .settings = &c.settings, .model = o->model, .machine = &c.machine, .named = true, .lora = c.lora};
+        .settings = &c.settings, .model = c.model ? c.model : o->model, .machine = &c.machine, .named = true};
     if (!c.settings.memory_bytes) c.settings.memory_bytes = o->forecast.budget_bytes;
     if (*applies) rc = shore__outlook_make(&other, true, diag);
     if (rc == SHORE_EBUDGET)
@@ -222,6 +223,7 @@ static int plan_change(const struct shore__outlook *o, bool (*change)(const stru
                       shore__format_size_up(other.forecast.budget_bytes).text);
     out->forecast = other.forecast;
     shore__settings_free(&c.settings);
+    shore__model_free(c.model);
     return rc;
 }
 

@@ -31,7 +31,6 @@ struct shore__outlook {
     const struct shore__model *model;
     const struct shore_machine *machine; /* NULL: assumed */
     bool named;                          /* its memory counts, and not this machine's */
-    uint32_t lora;                       /* rank of adapters that are trained instead; 0: none */
     struct shore__facts facts;
     struct shore__forecast forecast;
 };

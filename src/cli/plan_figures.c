@@ -51,8 +51,9 @@ static json_t *changes_json(const struct shore__plan_report *r) {
 static json_t *notes_json(const struct shore__plan_report *r) {
     const struct shore__outlook *o = r->outlook;
     json_t *list = json_array();
-    if (o->lora)
-        json_array_append_new(list, json_sprintf("adapters of rank %u are trained, and the model is frozen", o->lora));
+    if (o->model->adapters.count)
+        json_array_append_new(
+            list, json_sprintf("adapters of rank %u are trained, and the model is frozen", o->model->adapters.rank));
     if (o->forecast.gathers)
         json_array_append_new(list, json_string("forward fetches the rows of the embedding that a batch looks up, and "
                                                 "not all of it (--gather)"));

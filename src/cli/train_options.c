@@ -47,8 +47,6 @@ static const struct shore__option options[] = {
            "print the minimum memory, what --memory keeps and the disk space needed, and make nothing; exit code 2 if "
            "memory, a drive or its room is missing"),
     OPTION(FLAG, "json", json, NULL, "one JSON object on one line; train takes it with --dry-run"),
-    OPTION(WHOLE, "lora", lora, "RANK", "adapters of this rank beside each matrix of the layers are trained, and all else is read",
-           .is.least = 1),
     SHORE__TBW_OPTION(struct shore__train_args, tbw_bytes),
     SHORE__HEADING("How long"),
     SHORE__SETTINGS_OF_LENGTH(SETTING)
@@ -74,7 +72,7 @@ static const struct shore__option options[] = {
 const struct shore__command_line shore__train_line = {
     .command = "train",
     .remote = true,
-    .without = "lora tbw",
+    .without = "tbw",
     .synopsis = "train --init NAME|--model DIR --data FILE... --drive PATH... --memory SIZE --steps N --out RUN\n"
                 "train --resume RUN [--steps N] [--memory SIZE] [--threads N] [--drive OLD=NEW]",
     .about = "Trains a language model whose weights, gradients and optimizer state live on drives, inside a memory\n"
@@ -181,7 +179,8 @@ int shore__train_resolve(struct shore__train_args *args, const struct shore__mod
         return shore__fail(diag, SHORE_EUSAGE, "--batch %u times --seq-len %u: a step takes %u tokens at most",
                            args->settings.batch, args->settings.seq_len, STEP_TOKENS_MOST);
     struct shore__settings *s = &args->settings;
-    if (s->model && !s->updates_before) rc = shore__moments_updates(s->model, s->optimizer, &s->updates_before, diag);
+    if (s->model && !s->updates_before && !s->lora)
+        rc = shore__moments_updates(s->model, s->optimizer, &s->updates_before, diag);
     if (rc || !s->adapter || !s->updates_before) return rc;
     return shore__fail(diag, SHORE_EUSAGE,
                        "--adapter: %s holds moments of its own weights, not of the merged ones: remove their directory",
@@ -194,6 +193,9 @@ int shore__train_model(struct shore__train_args *args, const struct shore__parse
     int rc = shore__train_check_given(parsed, s, validates, diag);
     if (!rc) rc = shore__settings_check(s, diag);
     if (!rc) rc = shore__tensorboard_settle(&s->tensorboard, diag);
+    if (!rc && s->lora && !s->model)
+        rc = shore__fail(diag, SHORE_EUSAGE,
+                         "--lora needs --model: adapters of random weights are of no use without them");
     if (!rc) rc = shore__run_tokenizer_of(s, &new->tokenizer, diag);
     if (!rc) rc = shore__run_model(s, new->tokenizer, &new->model, diag);
     return rc ? rc : shore__train_resolve(args, new->model, diag);

@@ -16,8 +16,7 @@ struct shore__train_args {
     bool new_data, new_val_data; /* with --resume: the run takes data that it does not have */
     uint32_t stopped_exit;
     char *machine;
-    uint64_t tbw_bytes; /* this and the next: of plan */
-    uint32_t lora;
+    uint64_t tbw_bytes; /* of plan */
 };
 
 extern const struct shore__command_line shore__train_line;

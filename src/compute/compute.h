@@ -79,7 +79,7 @@ struct shore__linear_shape {
     size_t n, k;  /* widths of its result and of its input */
     bool w_is_nk; /* w [n, k], else [k, n] */
 };
-#define SHORE__LINEARS_MOST 12u
+#define SHORE__LINEARS_MOST 48u
 
 /* The largest shapes to expect. They determine workspace and primitives. */
 struct shore__shapes {
@@ -240,6 +240,13 @@ struct shore__compute_ops {
     int (*head_norm_backward)(struct shore__compute *c, struct shore__stream *s, shore__buf dx, shore__buf dgain,
                               shore__buf dy, shore__buf x, shore__buf gain, shore__buf stats,
                               enum shore__norm_kind kind, bool whole, const struct shore__attention *a);
+
+    /* ---- columns ---- [first, first + n) of x [rows, width], for activations.
+     * columns_take: y [rows, n] = these columns.  columns_add: these columns += y [rows, n]. */
+    int (*columns_take)(struct shore__compute *c, struct shore__stream *s, shore__buf y, shore__buf x, size_t rows,
+                        size_t width, size_t first, size_t n);
+    int (*columns_add)(struct shore__compute *c, struct shore__stream *s, shore__buf x, shore__buf y, size_t rows,
+                       size_t width, size_t first, size_t n);
 
     /* ---- elementwise ----  y = a + b [n];  x *= factor [n], for activations;  act: y = f(x), x [rows, width];
      * gated: y [rows, width / 2] = f(left half of x) * right half (SHORE__SWIGLU_CLAMPED says otherwise); backward

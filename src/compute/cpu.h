@@ -169,6 +169,8 @@ size_t shore__cpu_attention_workspace(struct shore__cpu *c, const struct shore__
     X(act)                       \
     X(act_backward)              \
     X(scale)                     \
+    X(columns_take)              \
+    X(columns_add)               \
     X(rope)                      \
     X(route)                     \
     X(route_backward)            \

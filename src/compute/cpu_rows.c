@@ -82,6 +82,28 @@ int shore__cpu_scale(struct shore__compute *base, struct shore__stream *s, shore
     return 0;
 }
 
+int shore__cpu_columns_take(struct shore__compute *base, struct shore__stream *s, shore__buf y, shore__buf x,
+                            size_t rows, size_t width, size_t first, size_t n) {
+    OPEN;
+    SHORE__FOR_PART(c, rows, 1, p) {
+        for (size_t r = p.begin; r < p.end; r++)
+            memcpy(at(y, r * n * width_bytes), at(x, (r * width + first) * width_bytes), n * width_bytes);
+    }
+    return 0;
+}
+
+int shore__cpu_columns_add(struct shore__compute *base, struct shore__stream *s, shore__buf x, shore__buf y,
+                           size_t rows, size_t width, size_t first, size_t n) {
+    OPEN;
+    SHORE__FOR_PART(c, rows, 1, p) {
+        for (size_t r = p.begin; r < p.end; r++) {
+            void *to = at(x, (r * width + first) * width_bytes);
+            c->kernels->add(to, to, at(y, r * n * width_bytes), n, mode);
+        }
+    }
+    return 0;
+}
+
 int shore__cpu_act(struct shore__compute *base, struct shore__stream *s, shore__buf y, shore__buf x,
                    enum shore__act_fn f, bool gated, size_t rows, size_t width) {
     OPEN;

@@ -12,7 +12,7 @@ struct generation {
     struct shore__stream *stream;
     struct shore__parameters *parameters;
     size_t capacity, filled; /* positions of the cache: all, and filled ones */
-    shore__buf x, inner, normed, stats, rotary, cache;
+    shore__buf x, inner, adapting, normed, stats, rotary, cache;
     struct shore__both tokens, logits;
     struct shore_event put; /* once it has passed, the device has the tokens */
     size_t cache_bytes;     /* keys, or values, of one layer */
@@ -23,6 +23,7 @@ static int lay_out(struct generation *g, const struct shore__memory *memory, str
     g->normed = shore__memory_at(memory, SHORE__ROW_NORMED, 0);
     g->stats = shore__memory_at(memory, SHORE__ROW_STATS, 0);
     g->inner = shore__memory_at(memory, SHORE__ROW_INNER, 0);
+    g->adapting = shore__memory_at(memory, SHORE__ROW_ADAPTING, 0);
     g->tokens = shore__memory_both(memory, SHORE__ROW_TOKENS, 0);
     g->logits = shore__memory_both(memory, SHORE__ROW_LOGITS, 0);
     g->cache = shore__memory_at(memory, SHORE__ROW_CACHE, 0);
@@ -72,6 +73,7 @@ static int layer(struct generation *g, uint32_t l, size_t rows, struct shore_dia
         .layer = l,
         .w = &w,
         .rotary = g->rotary,
+        .adapting = g->adapting,
         .rotary_positions = g->capacity,
         .first_position = g->filled,
         .rows = rows,

@@ -1,4 +1,4 @@
-#include "model/model.h"
+#include "model/adapters.h"
 
 #include <errno.h>
 #include <math.h>
@@ -66,6 +66,11 @@ struct shore__shapes shore__model_shapes(const struct shore__model *m, size_t un
         if (row->op != SHORE__OP_LINEAR) continue;
         shapes.linear[shapes.nlinear++] =
             (struct shore__linear_shape){m->layer.width[row->out], m->layer.width[row->in], !row->input_major};
+    }
+    for (uint32_t i = 0; i < m->adapters.count; i++) {
+        const struct shore__beside_one *is = &m->adapters.of[i];
+        shapes.linear[shapes.nlinear++] = (struct shore__linear_shape){m->adapters.rank, is->in, true};
+        shapes.linear[shapes.nlinear++] = (struct shore__linear_shape){is->out, m->adapters.rank, true};
     }
     return shapes;
 }
@@ -148,8 +153,9 @@ static int forward_row(const struct shore__layer_call *l, const struct shore__la
         return op->norm(l->c, l->s, out, at[row->aux], in, p[row->weight], p[row->bias], a->norm_eps, a->norm, l->rows,
                         width[row->in]);
     case SHORE__OP_LINEAR:
-        return op->linear(l->c, l->s, out, in, p[row->weight], p[row->bias], l->rows, width[row->out], width[row->in],
-                          !row->input_major);
+        TRY(op->linear(l->c, l->s, out, in, p[row->weight], p[row->bias], l->rows, width[row->out], width[row->in],
+                       !row->input_major));
+        return shore__adapters_add(l, row->weight, out, width[row->out], in);
     case SHORE__OP_ROPE:
         return rope(l, out, false);
     case SHORE__OP_ATTENTION:
@@ -185,6 +191,7 @@ static int linear_backward(const struct shore__layer_call *l, uint32_t i, const 
         TRY(op->linear_backward_w(l->c, l->s, dw, dout, in, l->rows, n, k, !row->input_major, g->add));
     if (!shore__buf_is_none(db)) TRY(op->bias_backward(l->c, l->s, db, dout, l->rows, n));
     TRY(op->linear_backward_x(l->c, l->s, to, dout, l->w->role[row->weight], l->rows, n, k, !row->input_major));
+    TRY(shore__adapters_backward(l, g, row->weight, dout, n, in, to));
     return s->gradient[i].adds ? op->add(l->c, l->s, din, din, to, l->rows * k) : 0;
 }
 

@@ -34,6 +34,8 @@ enum shore__layer_op {
     SHORE__OP_ADD,       /* out = in + out: a residual sum */
 };
 
+#define SHORE__ADAPTERS_MOST 16u /* of a layer */
+
 enum shore__role {
     SHORE__NO_ROLE,
     SHORE__TOKEN_TABLE,
@@ -53,7 +55,8 @@ enum shore__role {
     SHORE__HEAD_TABLE, /* untied: [vocab, d] */
     SHORE__NORMF_GAIN,
     SHORE__NORMF_BIAS,
-    SHORE__ROLE_COUNT
+    SHORE__ADAPTERS, /* of each adapter of a layer: a, then b */
+    SHORE__ROLE_COUNT = SHORE__ADAPTERS + 2 * SHORE__ADAPTERS_MOST
 };
 
 struct shore__layer_row {

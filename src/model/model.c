@@ -8,6 +8,7 @@
 
 #include "base/diag.h"
 #include "base/prng.h"
+#include "model/adapters.h"
 #include "model/families/families.h"
 
 /* ---- tensors of each block --------------------------------------------------------------------------------------- */
@@ -150,6 +151,10 @@ void shore__model_init(const struct shore__model *m, uint64_t seed, uint32_t blo
                         tensor->role == SHORE__NORMF_GAIN;
             for (uint64_t i = from; gain && i < end; i++)
                 out[i - first] = 1;
+            continue;
+        }
+        if (tensor->role >= SHORE__ADAPTERS) {
+            shore__adapters_init(tensor, seed, from - place->offset_elems, end - from, out + (from - first));
             continue;
         }
         /* GPT-2: residual projections are scaled with the depth (Radford et al. 2019, section 2.3) */

@@ -99,6 +99,18 @@ struct shore__model_block {
     uint32_t side;
 };
 
+/* Adapters, which lie beside products of every layer: see adapters.h. a [rank, in], b [out, rank]; what they make is
+ * added to columns [first, first + out) of the product with this weight. */
+struct shore__beside_one {
+    enum shore__role weight;
+    uint32_t first, out, in;
+};
+struct shore__beside {
+    uint32_t count, rank;
+    float scale;
+    struct shore__beside_one of[SHORE__ADAPTERS_MOST];
+};
+
 struct shore__model {
     struct shore__arch arch;
     const struct shore__family *family;
@@ -108,7 +120,8 @@ struct shore__model {
     struct shore_layout *layout;
     uint64_t parameters; /* tied tables counted once */
     uint64_t trained;    /* of these */
-    uint32_t lowest;     /* layer down to which backward is computed: at least 1; n_layer + 1: it is of none */
+    struct shore__beside adapters;
+    uint32_t lowest; /* layer down to which backward is computed: at least 1; n_layer + 1: it is of none */
     /* widths */
     uint32_t attn_width, kv_width, qkv_width, up_width;
     uint32_t nrotary;    /* rotary tables that layers use */
@@ -256,6 +269,7 @@ struct shore__layer_call {
     uint32_t layer; /* from 1 */
     const struct shore__weights *w;
     shore__buf rotary;
+    shore__buf adapting; /* scratch of adapters */
     size_t rotary_positions, first_position;
     size_t rows, seq_len;
     /* Other attention than over whole sequences: fills out from qkv, which is rotated. NULL: none. */

@@ -1,5 +1,6 @@
 #include "pass/batches.h"
 
+#include "model/adapters.h"
 #include "pass/row_tensor.h"
 
 struct shore__batch_shape shore__batch_shape(size_t sequences, size_t seq_len) {
@@ -35,6 +36,9 @@ void shore__batch_describe(const struct shore__model *m, enum shore__mode mode, 
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++)
         shore__row_add(program, row[i].key, 0, row[i].place, row[i].bytes);
+    if (m->adapters.count)
+        shore__row_add(program, SHORE__ROW_ADAPTING, 0, SHORE_PLACE_DEVICE,
+                       shore__adapters_bytes(m, mode, b->unit_rows));
 }
 
 size_t shore__generate_positions(const struct shore__model *m, size_t tokens) {
@@ -56,6 +60,7 @@ uint64_t shore__generate_rows(const struct shore__model *m, enum shore__mode mod
         {SHORE__ROW_NORMED, row_bytes},
         {SHORE__ROW_STATS, 8},
         {SHORE__ROW_INNER, shore__inner_bytes(m, mode, SHORE__PROMPT_ROWS, true)},
+        {SHORE__ROW_ADAPTING, shore__adapters_bytes(m, mode, SHORE__PROMPT_ROWS)},
         {SHORE__ROW_TOKENS, SHORE__PROMPT_ROWS * 4},
         {SHORE__ROW_LOGITS, (uint64_t)m->arch.vocab * 4},
         {SHORE__ROW_ROTARY, shore__rotary_bytes(m, positions)},

@@ -19,20 +19,14 @@
 
 /* ---- adapters ---------------------------------------------------------------------------------------------------- */
 
-/* Elements of a layer's adapters: two thin matrices beside each matrix, as all of them have in files. */
-static uint64_t adapter_elems(const struct shore__facts *f, uint32_t layer) {
-    const struct shore__model_block *b = &f->model->blocks[layer];
-    uint64_t elems = 0;
-    for (uint32_t t = 0; t < b->ntensors; t++)
-        for (uint32_t p = 0; b->tensors[t].matrix && p < b->tensors[t].nparts; p++)
-            elems += f->lora_rank * (b->tensors[t].parts[p].rows + b->tensors[t].cols);
-    return elems;
+/* Elements of a layer's adapters. */
+static uint64_t adapter_elems(const struct shore__model *m, uint32_t layer) {
+    uint32_t side = m->blocks[layer].side;
+    return m->adapters.count && side ? m->layout->blocks[side].elems : 0;
 }
 
 uint32_t shore__trained_segments(const struct shore__facts *f, uint32_t block) {
-    if (!f->lora_rank) return shore__model_rests(f->model, block) ? 0 : f->model->layout->blocks[block].segments;
-    if (block == 0 || block == shore__model_head(f->model)) return 0;
-    return (uint32_t)((adapter_elems(f, block) + SHORE_SEGMENT_ELEMS - 1) / SHORE_SEGMENT_ELEMS);
+    return shore__model_rests(f->model, block) ? 0 : f->model->layout->blocks[block].segments;
 }
 
 /* ---- lookups ----------------------------------------------------------------------------------------------------- */
@@ -163,7 +157,7 @@ static struct layer_work forward_work(const struct shore__model *m, bool output)
 void shore__costs_forward(const struct shore__costing *c, uint32_t op, uint32_t layer) {
     const struct shore__model *m = c->f->model;
     const struct layer_work w = forward_work(m, false);
-    product(c, op, SHORE_WORK_PRODUCT, w.matrices, w.products + adapter_elems(c->f, layer));
+    product(c, op, SHORE_WORK_PRODUCT, w.matrices, w.products + adapter_elems(c->f->model, layer));
     compute(c, op, SHORE_WORK_ATTENTION, pairs(c->f, layer) * m->arch.head_dim * 4, c->f->batch.seq_len);
     rows(c, op, w.elems, w.exponents * SHORE__EXPONENTIAL_BYTES);
 }
@@ -184,7 +178,7 @@ void shore__costs_head(const struct shore__costing *c, uint32_t op) {
     const struct shore__arch *a = &c->f->model->arch;
     uint64_t d = a->d_model;
     product(c, op, SHORE_WORK_PRODUCT_INPUT, 1, d * a->vocab);
-    if (!c->f->lora_rank && !shore__model_rests(c->f->model, shore__model_table_block(c->f->model)))
+    if (!shore__model_rests(c->f->model, shore__model_table_block(c->f->model)))
         product(c, op, SHORE_WORK_PRODUCT_WEIGHT, 1, d * a->vocab);
     rows(c, op, a->vocab + 5 * d, (uint64_t)a->vocab * 4 + 2 * 4 * d);
 }
@@ -205,23 +199,20 @@ static uint64_t trained_matrices(const struct shore__model *m, uint32_t layer, u
 
 void shore__costs_backward(const struct shore__costing *c, uint32_t op, uint32_t layer) {
     const struct shore__model *m = c->f->model;
-    uint64_t adapters = adapter_elems(c->f, layer);
+    uint64_t adapters = adapter_elems(c->f->model, layer);
     struct layer_work w = {0};
     for (uint32_t i = 0; i < m->layer.nrows; i++)
         add_backward(m, &m->layer.rows[i], &w);
     product(c, op, SHORE_WORK_PRODUCT_INPUT, w.matrices, w.products + adapters);
     uint32_t matrices;
     uint64_t trained = trained_matrices(m, layer, &matrices);
-    if (c->f->lora_rank)
-        product(c, op, SHORE_WORK_PRODUCT_WEIGHT, w.matrices, adapters);
-    else if (matrices)
-        product(c, op, SHORE_WORK_PRODUCT_WEIGHT, matrices, trained);
+    if (matrices) product(c, op, SHORE_WORK_PRODUCT_WEIGHT, matrices, trained);
     compute(c, op, SHORE_WORK_ATTENTION_BACKWARD, pairs(c->f, layer) * m->arch.head_dim * 10, c->f->batch.seq_len);
     rows(c, op, w.elems, w.exponents * SHORE__EXPONENTIAL_BYTES);
 }
 
 void shore__costs_lookups(const struct shore__costing *c, uint32_t op) {
-    if (c->f->lora_rank || shore__model_trained(c->f->model, 0) == UINT32_MAX) return;
+    if (shore__model_trained(c->f->model, 0) == UINT32_MAX) return;
     const struct shore__arch *a = &c->f->model->arch;
     uint64_t d = (uint64_t)a->d_model * (a->learned_positions ? 2 : 1);
     rows(c, op, d, 8 * d);
@@ -272,19 +263,11 @@ static struct shore__range of_drive(const struct shore__costing *c, uint32_t d, 
     return (struct shore__range){from, end > from ? end - from : 0};
 }
 
-/* The same of what is trained; adapters are spread over the drives. */
-static struct shore__range trained_of_drive(const struct shore__costing *c, uint32_t d, uint32_t block,
-                                            uint32_t segment, uint32_t count) {
-    uint32_t n = c->f->drives.ndrives;
-    if (!c->f->lora_rank) return of_drive(c, d, block, segment, count);
-    return (struct shore__range){segment, count / n + ((block + d) % n < count % n)};
-}
-
 double shore__costing_share(const struct shore__costing *c, uint32_t d) {
     double own = 0, all = 0;
     for (uint32_t b = 0; b < c->f->model->nblocks; b++) {
         uint32_t count = shore__trained_segments(c->f, b);
-        own += trained_of_drive(c, d, b, 0, count).count;
+        own += of_drive(c, d, b, 0, count).count;
         all += count;
     }
     return own / all;
@@ -344,7 +327,7 @@ void shore__costs_gradient(const struct shore__costing *c, uint32_t op, uint32_t
         link(c, op, SHORE_LANE_LINK_IN, bytes);
     }
     for (uint32_t d = 0; d < f->drives.ndrives; d++) {
-        struct shore__range own = trained_of_drive(c, d, block, segment, count);
+        struct shore__range own = of_drive(c, d, block, segment, count);
         uint64_t read = shore__stored_range_bytes(&config, block, own.first, own.count, false) +
                         own.count * (uint64_t)config.plane_bytes[SHORE_PLANE_R],
                  written = shore__stored_range_bytes(&config, block, own.first, own.count, true);
@@ -362,8 +345,8 @@ void shore__costs_gradient(const struct shore__costing *c, uint32_t op, uint32_t
 void shore__costs_spill(const struct shore__costing *c, uint32_t op, uint32_t last, uint32_t block, uint32_t segment,
                         uint32_t count) {
     for (uint32_t d = 0; d < c->f->drives.ndrives; d++) {
-        uint64_t bytes = trained_of_drive(c, d, block, segment, count).count *
-                         (uint64_t)shore__gradient_segment_bytes(form_of(c->f));
+        uint64_t bytes =
+            of_drive(c, d, block, segment, count).count * (uint64_t)shore__gradient_segment_bytes(form_of(c->f));
         drive(c, op, SHORE_LANE_DRIVE_WRITE, d, bytes);
         drive(c, last, SHORE_LANE_DRIVE_READ, d, bytes);
     }
@@ -380,7 +363,7 @@ static void host_update(const struct shore__costing *c, uint32_t op) {
         segments += count;
         link(c, op, SHORE_LANE_LINK_OUT, gradient_bytes(f, b, 0, count));
         for (uint32_t d = 0; d < f->drives.ndrives; d++) {
-            struct shore__range own = trained_of_drive(c, d, b, 0, count);
+            struct shore__range own = of_drive(c, d, b, 0, count);
             uint64_t bytes = shore__stored_range_bytes(&config, b, own.first, own.count, true);
             drive(c, op, SHORE_LANE_DRIVE_READ, d,
                   bytes + own.count * (uint64_t)shore__gradient_segment_bytes(form_of(f)));
@@ -400,7 +383,7 @@ void shore__costs_end(const struct shore__costing *c, uint32_t op) {
     for (uint32_t d = 0; d < f->drives.ndrives; d++) {
         uint64_t segments = 0;
         for (uint32_t b = 0; b < f->model->layout->nblocks; b++)
-            segments += trained_of_drive(c, d, b, 0, shore__trained_segments(f, b)).count;
+            segments += of_drive(c, d, b, 0, shore__trained_segments(f, b)).count;
         bytes += shore__round_up(segments * sizeof(struct shore__leaves), SHORE__PAGE_BYTES) + SHORE__PAGE_BYTES;
     }
     shore_program_costs(c->program, op, SHORE_LANE_COMMIT, 0, f->scratch ? bytes : 0);
@@ -425,6 +408,7 @@ void shore__costs_tail(const struct shore__costing *c, uint32_t op, uint32_t blo
     const struct shore__facts *f = c->f;
     uint32_t segment, count;
     size_t each = f->mode == SHORE__F32 ? 4 : 2;
+    if (shore__model_rests(f->model, block)) return; /* its page stays as it is */
     shore__page_segments(f->model, (struct shore__page_id){SHORE__PAGE_TAIL, block, 0}, &segment, &count);
     link(c, op, SHORE_LANE_LINK_OUT, shore__layout_elems(f->model->layout, block, segment, count) * each);
     for (uint32_t d = 0; d < f->drives.ndrives; d++)

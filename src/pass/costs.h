@@ -28,8 +28,7 @@ void shore__costing_close(struct shore__costing *c);
 /* What a drive has of a step's updates, as a share of all drives'. */
 double shore__costing_share(const struct shore__costing *c, uint32_t drive);
 
-/* Segments of a block that a step updates: all of them, or none, or those of a layer's adapters, as if they were its
- * first. */
+/* Segments of a block that a step updates: all of them, or none. */
 uint32_t shore__trained_segments(const struct shore__facts *f, uint32_t block);
 
 /* Rows of the embedding that a batch looks up: at most, and as many as are expected if its tokens are spread over the

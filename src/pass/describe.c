@@ -119,12 +119,6 @@ void shore__plan_fleet_options(const struct shore__facts *f, const struct shore_
 uint64_t shore__plan_disk_bytes(const struct shore__facts *f) {
     struct shore_fleet_options options;
     shore__plan_fleet_options(f, NULL, &options);
-    if (f->lora_rank) { /* what is only read takes 4 bytes a parameter, and what is trained has two slots */
-        uint64_t trained = 0;
-        for (uint32_t b = 0; b < f->model->nblocks; b++)
-            trained += shore__trained_segments(f, b);
-        return f->model->layout->segments * SEGMENT_BYTES + 2 * trained * state_bytes(f) + options.scratch_bytes;
-    }
     return shore_fleet_disk_bytes(f->model->layout, &options);
 }
 
@@ -198,7 +192,7 @@ static void add_pieces(const struct description *d, uint32_t held) {
     for (uint32_t i = 0; i < shore__pieces_count(m); i++) {
         const struct shore__piece is = shore__piece_at(m, i);
         const bool slice = is.page.kind == SHORE__PAGE_SLICE, rows = slice && !is.page.block && shore__sends_rows(f);
-        if (shore__model_rests(m, is.page.block) || (slice && f->lora_rank)) continue;
+        if (shore__model_rests(m, is.page.block)) continue;
         piece.index = i;
         piece.bytes =
             slice ? slice_piece_bytes(m, is.page.slice) : shore__trained_segments(f, is.page.block) * SEGMENT_BYTES;
@@ -222,7 +216,7 @@ static void describe_backward(const struct description *d) {
     row_in_step(d, SHORE__ROW_DLOGITS, SHORE_PLACE_DEVICE, f->batch.unit_rows * m->slice_rows * e);
     row_in_step(d, SHORE__ROW_BACKWARD_SCRATCH, SHORE_PLACE_DEVICE,
                 shore__backward_scratch_bytes(m, f->mode, f->batch.unit_rows));
-    if (m->arch.tied && !shore__model_rests(m, 0) && !f->lora_rank) {
+    if (m->arch.tied && !shore__model_rests(m, 0)) {
         struct shore_tensor table = shore__row_tensor(SHORE__ROW_TABLE_GRADIENT, 0, SHORE_PLACE_BOTH, elems * 4);
         bool stays = f->compressed || !f->scratch || d->how.head_units < f->batch.units;
         table.ways = SHORE_WAY_KEEP | (stays ? 0 : SHORE_WAY_MOVE);

@@ -43,7 +43,6 @@ struct shore__facts {
     uint64_t compression_bytes;    /* memory that compression takes */
     uint64_t trace_bytes;          /* memory that a trace takes */
     uint64_t written_per_day_most; /* bytes that all drives together may write in a day; 0: any */
-    uint32_t lora_rank;            /* adapters of this rank are trained, and the base is only read; 0: all of it is */
 
     bool gathers; /* of a plan: forward fetches the rows of the embedding that the batch looks up */
 };
@@ -51,7 +50,7 @@ struct shore__facts {
 #define SHORE__GATHER_TIED "--gather on changes nothing: the embedding is tied to the head, which reads all of it"
 /* Whether forward may gather rows: a tied embedding comes for the head, and the package has it whole. */
 static inline bool shore__may_gather(const struct shore__facts *f) {
-    return f->gather != SHORE__OFF && !f->model->arch.tied && !f->lora_rank;
+    return f->gather != SHORE__OFF && !f->model->arch.tied;
 }
 
 /* Whether the embedding's gradient leaves as the rows that were looked up. What compression selects from is the whole

@@ -127,7 +127,7 @@ static uint64_t padding(const struct shore__facts *f, const struct shore__train_
         bool apart = id.kind == SHORE__PAGE_TAIL || (stays && f->host_update);
         uint64_t bytes = apart ? 0 : shore__layout_elems(m->layout, id.block, segment, count) * each;
         if (stays) {
-            kept += f->lora_rank || shore__model_rests(m, id.block)
+            kept += shore__model_rests(m, id.block)
                         ? 0
                         : t->bytes - bytes; /* what stays and is only read crosses no link */
         } else {

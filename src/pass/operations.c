@@ -194,8 +194,7 @@ void shore__operations_read(const struct shore__facts *f, struct shore_program *
         const struct shore_tensor *t = &program->tensor[id];
         struct reader by = who_reads(f, t);
         if (t->key == SHORE__ROW_GATHERED) shore_program_changes(program, shore__phase_backward(n, 0), id);
-        if (t->key == SHORE__ROW_PAGE && !f->lora_rank &&
-            !shore__model_rests(f->model, shore__page_at(f->model, t->index).block))
+        if (t->key == SHORE__ROW_PAGE && !shore__model_rests(f->model, shore__page_at(f->model, t->index).block))
             shore_program_changes(program, changed_at(f, t->index), id);
         for (uint32_t op = 0; op < program->nops; op++) {
             struct operation o = operation_at(n, op);

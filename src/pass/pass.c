@@ -29,6 +29,7 @@ int shore__pass_lay_out(struct shore__pass *pass, const struct shore__batch_shap
     pass->loss = shore__memory_both(memory, SHORE__ROW_LOSS, 0);
     pass->logits = shore__memory_at(memory, SHORE__ROW_LOGITS, 0);
     pass->inner = shore__memory_at(memory, SHORE__ROW_INNER, 0);
+    pass->adapting = shore__memory_at(memory, SHORE__ROW_ADAPTING, 0);
     return shore__rotary_fill(pass->m, pass->c, pass->stream, most->seq_len, memory, &pass->rotary, diag);
 }
 
@@ -118,6 +119,7 @@ struct shore__layer_call shore__pass_call(const struct shore__pass *pass, uint32
         .layer = layer,
         .w = w,
         .rotary = pass->rotary,
+        .adapting = pass->adapting,
         .rotary_positions = pass->rotary_positions,
         .rows = rows,
         .seq_len = pass->seq_len,

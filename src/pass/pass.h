@@ -26,6 +26,7 @@ struct shore__pass {
     struct shore__both loss;           /* fp32 [rows] */
     shore__buf logits;                 /* fp32 [unit rows, slice rows] */
     shore__buf inner;                  /* inner activations of one unit */
+    shore__buf adapting;               /* scratch of adapters */
     shore__buf kept_logits;            /* logits of tiles (slice, unit) 0 .. nkept - 1, kept for backward, */
     size_t nkept, kept_units;          /* for kept_units units at a time */
 };

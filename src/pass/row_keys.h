@@ -39,6 +39,7 @@ enum shore__memory_class {
     ROW(LOSS, "loss", HEAD, WORKSPACE)                                               \
     ROW(LOGITS, "logits", HEAD, LOGITS)                                              \
     ROW(INNER, "inner", LAYERS, WORKSPACE)                                           \
+    ROW(ADAPTING, "adapter scratch", LAYERS, WORKSPACE)                              \
     ROW(ROTARY, "rotary", LAYERS, WORKSPACE)                                         \
     ROW(CACHE, "cache", 0, WORKSPACE)                                                \
     ROW(GENERATION, "generation", 0, WORKSPACE)                                      \

@@ -19,8 +19,9 @@ struct shore__contents {
 int shore__contents_make(const struct shore_layout *layout, const struct shore_shape *shapes, uint32_t nshapes,
                          const char *program, struct shore__contents **out, struct shore_diag *diag);
 /* Makes contents for one of our models: the tensors of Hugging Face's files, without a program. */
-int shore__contents_of_model(const struct shore__model *m, bool fp32, struct shore__contents **out,
-                             struct shore_diag *diag);
+enum shore__model_part { SHORE__WHOLE_MODEL, SHORE__BASE_ALONE, SHORE__ADAPTERS_ALONE };
+int shore__contents_of_model(const struct shore__model *m, enum shore__model_part part, bool fp32,
+                             struct shore__contents **out, struct shore_diag *diag);
 void shore__contents_free(struct shore__contents *c); /* NULL is allowed */
 /* Elements of the longest row of a tensor that is stored transposed; at least 1. */
 uint64_t shore__contents_widest_row(const struct shore__contents *c);

@@ -74,6 +74,8 @@ struct shore__source;
 /* Opens a source: random numbers; or a Hugging Face directory, after checking that all tensors are there with the right
  * shapes, and none is unknown. */
 int shore__source_init(const struct shore__model *m, uint64_t seed, struct shore__source **out);
+/* Of adapters, which a directory does not hold. */
+void shore__source_set_seed(struct shore__source *s, uint64_t seed);
 int shore__source_directory(const struct shore__model *m, const char *directory, struct shore__source **out,
                             struct shore_diag *diag);
 /* Merges a PEFT adapter's directory into a directory's tensors as they are read: see run/exchange/adapter.h. */
@@ -265,7 +267,9 @@ struct shore__exporting {
     uint64_t updates;                /* that all moments have seen; 0: left out of the JSON */
     uint64_t memory_bytes;           /* of buffers; 0: 32 MiB */
     uint64_t shard_bytes;            /* of a file; 0: 5 GiB */
-    uint32_t nextras;                /* tensors in addition to contents */
+    const char *file;                /* name of the only file; NULL: model.safetensors, or shards */
+    const struct shore__settings *settings; /* of a run of adapters */
+    uint32_t nextras;                       /* tensors in addition to contents */
     const struct shore_extra *extras;
     /* writes the directory's other files; may be NULL */
     int (*describe)(void *ctx, const char *directory, struct shore_diag *diag);
@@ -279,8 +283,11 @@ int shore__export_contents(const struct shore__exporting *e, const char *directo
 int shore__export_recorded(const struct shore__exporting *e, const char *directory, struct shore_diag *diag);
 /* A sentence for people: what such an export lacks, and what to do. The caller frees it; NULL: out of memory. */
 char *shore__export_lacks(const struct shore__contents *c, const char *run, const char *directory);
-/* Exports one of our models in the form that transformers loads; contents and other files of `how` follow from the
- * model. tokenizer: copied too; may be NULL. */
+/* Files of PEFT's directory. */
+#define SHORE__ADAPTER_CONFIG "adapter_config.json"
+#define SHORE__ADAPTER_WEIGHTS "adapter_model.safetensors"
+/* Exports one of our models in the form that transformers loads, or its adapters in the form that PEFT loads; contents
+ * and other files of `how` follow from the model. tokenizer: copied too; may be NULL. */
 int shore__export(const struct shore__exporting *how, const struct shore__model *m,
                   const struct shore__tokenizer *tokenizer, const char *directory, struct shore_diag *diag);
 

@@ -43,6 +43,7 @@ struct shore__settings {
     char *adapter;                /* directory, or NULL */
     char *init;                   /* preset or config.json, or NULL */
     char *tokenizer;              /* directory, or NULL: the model's, or bytes */
+    char *lora;                   /* r=16,alpha=32,target=...: see run/lora.h; or NULL */
     struct shore__strings freeze; /* patterns of names of tensors that are not trained */
     uint64_t seed;
     struct shore__strings data, mix, val_data; /* mix: "NAME=WEIGHT" for each name of data, or none */

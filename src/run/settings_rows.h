@@ -39,6 +39,10 @@
     ROW(TEXT, "tokenizer", tokenizer, IDENTITY, NULL, false, 0, 0, "DIR|bytes", \
         "directory of a tokenizer, or bytes (ids 0-255, 256 ends a text); otherwise the model's; with --init, " \
         "which may have none, bytes") \
+    ROW(TEXT, "lora", lora, IDENTITY, NULL, false, 0, 0, "r=N,alpha=X,target=NAME,...", \
+        "adapters beside products of the layers are trained, and all of the model rests; target: names of modules " \
+        "(q_proj,v_proj), or all-linear (default); r=8, alpha=8 and rslora=off, as in PEFT; export writes PEFT's " \
+        "directory") \
     ROW(LIST, "freeze", freeze, IDENTITY, 0, false, 0, 0, "PATTERN...", \
         "tensors that are not trained, by their names in the model's files ('model.layers.[0-3].*', '*.mlp.*', " \
         "'embed_tokens*'): they take no gradients and no moments, and what only they need of backward is left out") \

@@ -460,6 +460,7 @@ int shore__gradients_finish(struct trainer *t, bool *finite, bool *replay, struc
     int rc = shore_step_make(t->step, diag);
     *replay = rc == SHORE_STEP_AGAIN;
     if (*replay || !*finite) return 0;
+    shore__resting_tails(t);
     if (!rc) rc = shore_step_failed(t->step, diag);
     return rc || !t->s->host_update ? rc : host_update(t, clipping.coefficient, diag);
 }

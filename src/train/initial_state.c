@@ -22,6 +22,7 @@ int shore__train_initial_state(struct shore__run *run, struct shore_fleet_option
     struct values v = {.model = m, .making = making, .making_ctx = making_ctx};
     int rc = run->settings.model ? shore__source_directory(m, run->settings.model, &v.source, diag)
                                  : shore__source_init(m, run->settings.seed, &v.source);
+    if (!rc) shore__source_set_seed(v.source, run->settings.seed);
     if (!rc && run->settings.adapter) rc = shore__source_merge(v.source, run->settings.adapter, diag);
     if (!rc && run->settings.model && run->settings.updates_before)
         rc = shore__moments_open(m, &run->settings, &v.moments, diag);

@@ -18,6 +18,14 @@ uint32_t shore__resting_units(const struct shore__model *m, struct shore_step_un
     return n;
 }
 
+void shore__resting_tails(struct trainer *t) {
+    for (uint32_t i = 0; i < shore__pages_count(t->m); i++) {
+        const struct shore__page_id id = shore__page_at(t->m, i);
+        if (id.kind == SHORE__PAGE_TAIL && t->m->blocks[id.block].tail_segments && shore__model_rests(t->m, id.block))
+            shore_pages_carried(t->pass.pages, i, t->base_step + 1);
+    }
+}
+
 int shore__resting_carry(struct trainer *t, struct shore_diag *diag) {
     uint64_t attempt = shore_fleet_attempt(t->fleet);
     struct shore_wait wait;

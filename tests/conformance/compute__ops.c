@@ -284,6 +284,10 @@ static void elements(void **state) {
             assert_int_equal(ON(*k, round, y[i], wide, rows * d), 0);
             assert_int_equal(ON(*k, add, y[i], y[i], a, rows * d), 0);
             assert_int_equal(ON(*k, scale, y[i], 5.65625f, rows * d), 0);
+            shore__buf columns = empty_act(mode, rows * 30);
+            assert_int_equal(ON(*k, columns_take, columns, b, rows, d, 17, 30), 0);
+            assert_int_equal(ON(*k, columns_add, y[i], columns, rows, d, 40, 30), 0);
+            drop(columns);
             assert_int_equal(ON(*k, embed, y[i], table, tokens, rows, d, first, n), 0);
             assert_int_equal(ON(*k, position, y[i], table, rows, d, T, 3), 0);
             assert_int_equal(ON(*k, embed_backward, grad[i], b, tokens, rows, d, first, n), 0);
@@ -299,7 +303,7 @@ static void elements(void **state) {
                 assert_true(value(mode, back, e) == 0);
             drop(back);
         }
-        same_bytes("round, add, scale, embed, position", mode, y[1], y[0], rows * d * width);
+        same_bytes("round, add, scale, columns, embed, position", mode, y[1], y[0], rows * d * width);
         same_bytes("stored", mode, stored[1], stored[0], rows * d * (mode == SHORE__F32 ? 4 : 2));
         same_bytes("embed_backward", mode, grad[1], grad[0], n * d * 4);
         same_bytes("position_backward", mode, pos[1], pos[0], T * d * 4);

@@ -377,6 +377,8 @@ AWAY_OP(norm_backward, B(dx), B(dgain), B(dbias), B(dy), B(dx_add), B(x_), B(gai
 AWAY_ATTENTION(head_norm, B(y), B(stats), B(x_), B(gain), (float, eps), K(kind), Y(whole))
 AWAY_ATTENTION(head_norm_backward, B(dx), B(dgain), B(dy), B(x_), B(gain), B(stats), K(kind), Y(whole))
 AWAY_OP(scale, B(x_), (float, factor), N(n))
+AWAY_OP(columns_take, B(y), B(x_), N(rows), N(width), N(first), N(n))
+AWAY_OP(columns_add, B(x_), B(y), N(rows), N(width), N(first), N(n))
 AWAY_OP(add, B(y), B(x1), B(x2), N(n))
 AWAY_OP(act, B(y), B(x_), (enum shore__act_fn, f), Y(gated), N(rows), N(width))
 AWAY_OP(act_backward, B(dx), B(dy), B(x_), (enum shore__act_fn, f), Y(gated), N(rows), N(width))
@@ -482,6 +484,8 @@ static const struct shore__compute_ops away_ops = {
     AWAY_AT(head_norm),
     AWAY_AT(head_norm_backward),
     AWAY_AT(scale),
+    AWAY_AT(columns_take),
+    AWAY_AT(columns_add),
     AWAY_AT(add),
     AWAY_AT(act),
     AWAY_AT(act_backward),

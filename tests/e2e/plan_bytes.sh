@@ -37,7 +37,13 @@ close() {
     fi
 }
 for model in gpt2 llama; do
+    must train --init "$place/$model.json" --data "$place/text" --batch 4 --seq-len 64 --steps 1 --drive "$place" --out "$place/base"
+    must export "$place/base" --out "$place/$model" --dtype fp32
+    must remove "$place/base"
     for budget in least 1GiB; do
+        counts "$model, frozen" $budget --init "$place/$model.json" --freeze '*mlp*' '*.[01].*'
+        counts "$model, frozen tables" $budget --init "$place/$model.json" --freeze 'lm_head*' '*.3.*'
+        counts "$model, adapters" $budget --model "$place/$model" --lora r=32
         counts "$model" $budget --init "$place/$model.json"
         counts "$model, fp32" $budget --init "$place/$model.json" --precision fp32
     done

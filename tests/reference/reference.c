@@ -210,6 +210,22 @@ static int scale(struct shore__compute *c, struct shore__stream *s, shore__buf x
     return 0;
 }
 
+static int columns_take(struct shore__compute *c, struct shore__stream *s, shore__buf y, shore__buf x, size_t rows,
+                        size_t width, size_t first, size_t n) {
+    for (size_t r = 0; r < rows; r++)
+        for (size_t i = 0; i < n; i++)
+            put(c, y, r * n + i, get(c, x, r * width + first + i));
+    return 0;
+}
+
+static int columns_add(struct shore__compute *c, struct shore__stream *s, shore__buf x, shore__buf y, size_t rows,
+                       size_t width, size_t first, size_t n) {
+    for (size_t r = 0; r < rows; r++)
+        for (size_t i = 0; i < n; i++)
+            put(c, x, r * width + first + i, get(c, x, r * width + first + i) + get(c, y, r * n + i));
+    return 0;
+}
+
 static void close_reference(struct shore__compute *c) {
     free(c);
 }
@@ -243,6 +259,8 @@ static const struct shore__compute_ops reference_ops = {
     .head_norm = shore__reference_head_norm,
     .head_norm_backward = shore__reference_head_norm_backward,
     .scale = scale,
+    .columns_take = columns_take,
+    .columns_add = columns_add,
     .add = add,
     .act = shore__reference_act,
     .act_backward = shore__reference_act_backward,

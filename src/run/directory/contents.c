@@ -8,6 +8,7 @@
 #include "drive/layout.h"
 #include "files/json.h"
 #include "files/json_stream.h"
+#include "model/adapters.h"
 
 static void free_shape(struct shore_shape *s) {
     for (uint32_t i = 0; s->tied && i < s->ntied; i++)
@@ -199,32 +200,36 @@ int shore__contents_make(const struct shore_layout *layout, const struct shore_s
     return rc;
 }
 
-int shore__contents_of_model(const struct shore__model *m, bool fp32, struct shore__contents **out,
-                             struct shore_diag *diag) {
+static bool has_part(const struct shore__model *m, enum shore__model_part part, uint32_t block) {
+    return part == SHORE__WHOLE_MODEL || shore__block_adapts(m, block) == (part == SHORE__ADAPTERS_ALONE);
+}
+
+int shore__contents_of_model(const struct shore__model *m, enum shore__model_part part, bool fp32,
+                             struct shore__contents **out, struct shore_diag *diag) {
     static const char *const head[] = {"lm_head.weight"}; /* of all architectures */
     struct shore__contents *c = NULL;
     uint32_t parts = 0;
     for (uint32_t b = 0; b < m->nblocks; b++)
-        for (uint32_t t = 0; t < m->blocks[b].ntensors; t++)
+        for (uint32_t t = 0; has_part(m, part, b) && t < m->blocks[b].ntensors; t++)
             parts += m->blocks[b].tensors[t].nparts;
     int rc = alloc(m->layout, parts, &c, diag);
     for (uint32_t b = 0; b < m->nblocks; b++)
-        for (uint32_t t = 0; t < m->blocks[b].ntensors; t++)
+        for (uint32_t t = 0; has_part(m, part, b) && t < m->blocks[b].ntensors; t++)
             for (uint32_t i = 0; rc == 0 && i < m->blocks[b].tensors[t].nparts; i++) {
                 const struct shore__model_tensor *tensor = &m->blocks[b].tensors[t];
-                const struct shore__part *part = &tensor->parts[i];
-                const uint64_t rows = part->rows, cols = tensor->matrix ? tensor->cols : 0;
+                const struct shore__part *p = &tensor->parts[i];
+                const uint64_t rows = p->rows, cols = tensor->matrix ? tensor->cols : 0;
                 struct shore_shape s = {
-                    .name = part->name,
+                    .name = p->name,
                     .rank = tensor->matrix ? 2 : 1,
-                    .dims = {part->transposed ? cols : rows, part->transposed ? rows : cols},
+                    .dims = {p->transposed ? cols : rows, p->transposed ? rows : cols},
                     .dtype = fp32 ? SHORE_DTYPE_FP32 : SHORE_DTYPE_BF16,
                     .tied = head,
                     .ntied = m->arch.tied && tensor->role == SHORE__TOKEN_TABLE,
                     .block = b,
                     .tensor = t,
-                    .offset_elems = m->layout->blocks[b].tensors[t].offset_elems + part->row * tensor->cols,
-                    .transposed = part->transposed,
+                    .offset_elems = m->layout->blocks[b].tensors[t].offset_elems + p->row * tensor->cols,
+                    .transposed = p->transposed,
                 };
                 rc = add(c, &s, diag);
             }

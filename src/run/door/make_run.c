@@ -197,7 +197,9 @@ static int open_all(struct shore_run *r, const char *path, const struct shore_ru
     shore__strings_free(&moved);
     if (rc) return rc;
     shore__door_say(r);
-    rc = r->run->model ? shore__contents_of_model(r->run->model, r->run->settings.fp32, &r->of_model, diag) : 0;
+    rc = r->run->model
+             ? shore__contents_of_model(r->run->model, SHORE__WHOLE_MODEL, r->run->settings.fp32, &r->of_model, diag)
+             : 0;
     if (rc == 0 && !how->without_drives)
         rc = how->snapshot ? shore__snapshot_open(r->run, how->snapshot, &r->fleet, diag) : open_fleet(r, how, diag);
     if (rc == 0) rc = note_opening(r, how, diag);

@@ -1,7 +1,9 @@
 /* Exports a run as a Hugging Face directory: one of our models, or one that the Python package has recorded. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "files/json.h"
+#include "run/lora.h"
 #include "run/run.h"
 
 /* The directory's description of a model, beside the tensors. */
@@ -9,7 +11,23 @@ struct description {
     const struct shore__model *model;
     const struct shore__tokenizer *tokenizer; /* may be NULL */
     enum shore__st_type type;
+    const struct shore__settings *settings;
 };
+
+/* Describes adapters as PEFT does: adapter_config.json beside the base model's name, and the tokenizer. */
+static int write_adapters(void *ctx, const char *directory, struct shore_diag *diag) {
+    const struct description *d = ctx;
+    struct shore__lora_text lora;
+    json_t *config = NULL;
+    char *base = d->settings->model ? realpath(d->settings->model, NULL) : NULL;
+    int rc = shore__lora_read(d->settings->lora, &lora, diag);
+    if (rc == 0) config = shore__lora_to_json(d->model, &lora.lora, base);
+    shore__lora_free(&lora);
+    free(base);
+    if (rc == 0) rc = shore__json_write_in(directory, SHORE__ADAPTER_CONFIG, config, diag);
+    if (rc == 0 && d->tokenizer) rc = shore__tokenizer_save(d->tokenizer, directory, diag);
+    return rc;
+}
 
 static int write_description(void *ctx, const char *directory, struct shore_diag *diag) {
     const struct description *d = ctx;
@@ -38,12 +56,17 @@ static int write_description(void *ctx, const char *directory, struct shore_diag
 int shore__export(const struct shore__exporting *how, const struct shore__model *m,
                   const struct shore__tokenizer *tokenizer, const char *directory, struct shore_diag *diag) {
     struct shore__contents *contents = NULL;
-    struct description d = {m, tokenizer, *how->type};
+    struct description d = {m, tokenizer, *how->type, how->settings};
     struct shore__exporting e = *how;
-    int rc = shore__contents_of_model(m, false, &contents, diag);
+    bool adapters = m->adapters.count > 0;
+    int rc = shore__contents_of_model(m, adapters ? SHORE__ADAPTERS_ALONE : SHORE__WHOLE_MODEL, false, &contents, diag);
     if (rc < 0) return rc;
     e.contents = contents;
-    e.describe = write_description;
+    e.describe = adapters ? write_adapters : write_description;
+    if (adapters) {
+        e.shard_bytes = UINT64_MAX;
+        e.file = SHORE__ADAPTER_WEIGHTS;
+    }
     e.describe_ctx = &d;
     rc = shore__export_contents(&e, directory, diag);
     shore__contents_free(contents);

@@ -301,6 +301,12 @@ static int write_moments(struct job *job, const char *directory, struct shore_di
     return rc ? rc : shore__moments_describe(directory, job->e->fleet->config.optimizer, job->e->updates, diag);
 }
 
+static int name_weights(const char *directory, const char *name, struct shore_diag *diag) {
+    const struct shore__path from = shore__path_in(directory, "model.safetensors"),
+                             to = shore__path_in(directory, name);
+    return rename(from.text, to.text) < 0 ? shore__fail_errno(diag, to.text, "cannot be named") : 0;
+}
+
 static int write_all(struct job *job, const char *directory, struct shore_diag *diag) {
     int rc = alloc_buffers(job, diag);
     for (int i = 0; i < MOMENTS && rc == 0; i++) {
@@ -311,6 +317,7 @@ static int write_all(struct job *job, const char *directory, struct shore_diag *
     if (rc == 0) rc = put_blocks(job, true, diag);
     if (rc == 0 && job->e->describe) rc = job->e->describe(job->e->describe_ctx, directory, diag);
     if (rc == 0) rc = write_tensors(job, directory, diag);
+    if (rc == 0 && job->e->file) rc = name_weights(directory, job->e->file, diag);
     if (rc == 0 && job->e->moments) rc = write_moments(job, directory, diag);
     shore__arena_free(NULL, job->fetched);
     shore__arena_free(NULL, job->tile);
@@ -322,6 +329,8 @@ static int write_all(struct job *job, const char *directory, struct shore_diag *
 }
 
 static const char *const exported[] = {"config.json",
+                                       SHORE__ADAPTER_CONFIG,
+                                       SHORE__ADAPTER_WEIGHTS,
                                        "model*.safetensors",
                                        "model.safetensors.index.json",
                                        ".*.partial",

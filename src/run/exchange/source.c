@@ -5,6 +5,7 @@
 
 #include "base/diag.h"
 #include "files/safetensors.h"
+#include "model/adapters.h"
 #include "number/bf16.h"
 #include "run/exchange/adapter.h"
 #include "run/exchange/tensors.h"
@@ -29,6 +30,10 @@ int shore__source_init(const struct shore__model *m, uint64_t seed, struct shore
     s->seed = seed;
     *out = s;
     return 0;
+}
+
+void shore__source_set_seed(struct shore__source *s, uint64_t seed) {
+    s->seed = seed;
 }
 
 void shore__source_holds_squares(struct shore__source *s) {
@@ -95,7 +100,7 @@ int shore__source_directory(const struct shore__model *m, const char *directory,
     int rc = shore__source_init(m, 0, &s);
     if (rc < 0) return shore__fail(diag, rc, "out of memory");
     rc = shore__tensors_open(directory, &m->arch, &s->files, diag);
-    if (rc == 0) rc = shore__contents_of_model(m, true, &s->contents, diag);
+    if (rc == 0) rc = shore__contents_of_model(m, SHORE__BASE_ALONE, true, &s->contents, diag);
     if (rc < 0) goto failed;
     s->tensors = calloc(s->contents->nshapes, sizeof *s->tensors);
     s->used = calloc(s->files->ntensors + 1u, sizeof *s->used);
@@ -184,7 +189,7 @@ int shore__source_merge(struct shore__source *s, const char *directory, struct s
 
 int shore__source_read(struct shore__source *s, uint32_t block, uint32_t segment, uint32_t count, float *out,
                        struct shore_diag *diag) {
-    if (!s->files) {
+    if (!s->files || shore__block_adapts(s->model, block)) {
         shore__model_init(s->model, s->seed, block, segment, count, out);
         return 0;
     }

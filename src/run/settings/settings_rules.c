@@ -6,6 +6,7 @@
 #include "base/diag.h"
 #include "drive/probe/speed.h"
 #include "run/internal.h"
+#include "run/lora.h"
 
 bool shore__settings_emulated(const struct shore__settings *s) {
     return s->emulate && strcmp(s->emulate, "none") != 0;
@@ -48,6 +49,15 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
         return shore__fail(diag, SHORE_EUSAGE,
                            "which model? Give --model (a directory) or --init (a preset or a config.json)");
     if (s->model && s->init) return shore__fail(diag, SHORE_EUSAGE, "give --model or --init, not both");
+    if (s->lora && s->freeze.count)
+        return shore__fail(diag, SHORE_EUSAGE, "give --lora or --freeze: with adapters, all of the model rests");
+    if (s->lora && s->updates_before)
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "--updates-before is of moments of the model, and --lora trains adapters");
+    if (s->lora && s->adapter)
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "--lora trains adapters for --model as it is, which --adapter changes: export the merged "
+                           "model, and train with --lora from that");
     if (s->adapter && !s->model)
         return shore__fail(diag, SHORE_EUSAGE, "--adapter needs --model, whose weights it changes");
     if (s->val_data.count > 0 && s->val_share > 0)
@@ -90,7 +100,12 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
 }
 
 int shore__settings_shape_model(const struct shore__settings *s, struct shore__model *m, struct shore_diag *diag) {
-    return shore__model_freeze(m, (const char *const *)s->freeze.item, s->freeze.count, diag);
+    struct shore__lora_text lora;
+    if (!s->lora) return shore__model_freeze(m, (const char *const *)s->freeze.item, s->freeze.count, diag);
+    int rc = shore__lora_read(s->lora, &lora, diag);
+    if (!rc) rc = shore__model_adapt(m, &lora.lora, diag);
+    shore__lora_free(&lora);
+    return rc;
 }
 
 static bool token_files(const struct shore__strings *files) {

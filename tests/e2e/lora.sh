@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# --lora: the same bits wherever the state lies and whatever memory there is, after kills too; the model itself rests; an
+# export is PEFT's directory. (Beside peft: python/tests/test_program_lora.py.)
+. "$(dirname "$0")/lib.sh"
+gpt2_config "$place/gpt2.json" 3 64 4 64 2500
+cat >"$place/llama.json" <<JSON
+{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 96, "intermediate_size": 160,
+ "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512,
+ "vocab_size": 2500, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": false}
+JSON
+skewed_tokens "$place/tokens.bin" 2500
+common=(--seed 7 --data "$place/tokens.bin" --steps 4 --batch 20 --seq-len 64 --lr 3e-3 --warmup 1 --clip 0.5)
+mkdir "$place"/d{1,2,3}
+for model in gpt2 llama; do
+    must train "${common[@]}" --init "$place/$model.json" --drive "$place/d1" --out "$place/base"
+    must export "$place/base" --out "$place/$model" --dtype fp32
+    must remove "$place/base"
+done
+
+# way ARGS...: a run of its own; its digest in $found.
+way() {
+    rm -rf "$place/run" "$place"/d[1-3]/*
+    run train "${common[@]}" --out "$place/run" "$@"
+    found=$(digest)
+    [ $rc = 0 ] && [ -n "$found" ] || fail "exit code $rc: $*"
+}
+# alike MODEL ARGS...: one digest for all ways; and it is that of no others.
+seen=" "
+alike() {
+    local args=(--model "$place/$1" "${@:2}") wanted least
+    least=$(minimum train "${common[@]}" --out "$place/run" "${args[@]}" --drive "$place/d1")
+    way "${args[@]}" --drive ram:
+    wanted=$found
+    [[ $seen == *" $wanted "* ]] && fail "$*: as with others" || ok "$*: its own digest"
+    seen+="$wanted "
+    way "${args[@]}" --drive "$place/d1" --memory "$least"
+    same "$*: within $least" "$found" "$wanted"
+    way "${args[@]}" --drive "$place"/d{1,2,3} --memory 512MiB --speculate on
+    same "$*: three drives" "$found" "$wanted"
+    way "${args[@]}" --drive "$place/d1" --update host
+    same "$*: updated on the host" "$found" "$wanted"
+}
+alike llama --lora r=8,alpha=16
+alike llama --lora r=8,alpha=16,rslora=on
+alike llama --lora alpha=16,r=8,target=v_proj,down_proj
+alike llama --lora r=8,target=layers.1.mlp.up_proj
+alike llama --lora 8 --moments 8bit --gather on
+alike gpt2 --lora r=4,target=c_proj
+alike gpt2 --lora r=4 --precision fp32
+
+# a whole run, and one that is killed
+merge common --model "$place/llama" --lora r=8,target=q_proj,gate_proj --steps 20
+must train "${merged[@]}" --drive ram: --out "$place/whole"
+wanted=$(digest)
+kill_and_resume "$place/killed" 6 700 "${merged[@]}" --drive "$place/d2"
+same "digest after $kills kills" "$(digest)" "$wanted"
+run inspect "$place/killed" --digest --deep
+same "every byte after $kills kills" "$(digest)" "$wanted"
+must inspect "$place/killed"
+grep -q ' parameters, of which 10752 are trained$' "$place/log" && ok "inspect says it" || fail "inspect does not say it"
+refused "other adapters on resume" '--lora belongs to the identity' train --resume "$place/killed" --steps 21 --lora r=4
+must train --resume "$place/killed" --steps 21 --lora r=8,target=q_proj,gate_proj
+must generate "$place/killed" --prompt ab --max-tokens 4
+must snapshot "$place/killed" kept
+must export "$place/killed" --out "$place/adapters" --snapshot kept
+same "files" "$(cd "$place/adapters" && echo *)" "adapter_config.json adapter_model.safetensors tokenizer.json tokenizer_config.json"
+[ "$(stat -c %s "$place/adapters/adapter_model.safetensors")" -gt $((10752 * 4)) ] && ok "in fp32" || fail "not in fp32"
+
+# what is exported is merged again
+must eval "$place/killed" --data "$place/tokens.bin" --json
+own=$(grep -oE '"loss": ?[0-9.]+' "$place/log")
+must eval "$place/llama" --adapter "$place/adapters" --data "$place/tokens.bin" --seq-len 64 --json
+merged_loss=$(grep -oE '"loss": ?[0-9.]+' "$place/log")
+must eval "$place/llama" --data "$place/tokens.bin" --seq-len 64 --json
+plain=$(grep -oE '"loss": ?[0-9.]+' "$place/log")
+awk -v a="${own##*:}" -v b="${merged_loss##*:}" -v c="${plain##*:}" 'BEGIN { d = a - b; e = a - c
+    exit !(d * d < 1e-6 && e * e > 1e-5) }' && ok "merged" || fail "merged: $own, $merged_loss, without adapters $plain"
+
+# bytes of a plan are those of the run
+dry=(--model "$place/llama" --lora r=8 --batch 20 --seq-len 64 --drive "$place/d3" --memory 512MiB)
+must plan "${dry[@]}" --json
+said=$(grep -oE '"disk_bytes": ?[0-9]+' "$place/log")
+must train --data "$place/tokens.bin" "${dry[@]}" --steps 2 --out "$place/dry" --dry-run --json
+same "disk" "$(grep -oE '"disk_bytes": ?[0-9]+' "$place/log")" "$said"
+
+fresh=(train "${common[@]}" --drive ram: --out "$place/none" --model "$place/llama")
+refused "a module that is not there" "the target 'q_prj' is no product of the layers, which are q_proj, k_proj" "${fresh[@]}" --lora target=q_prj
+refused "the head" "the target 'lm_head' is no product" "${fresh[@]}" --lora target=lm_head
+refused "dropout" "dropout of adapters is 0 here" "${fresh[@]}" --lora r=8,dropout=0.1
+refused "a key" "takes r=, alpha=.*did you mean alpha" "${fresh[@]}" --lora alph=8
+refused "no rank" "a rank is a whole number from 1" "${fresh[@]}" --lora r=0
+refused "both" "--lora or --freeze" "${fresh[@]}" --lora r=8 --freeze '*mlp*'
+refused "random weights" "--lora needs --model" train "${common[@]}" --drive ram: --out "$place/none" --init "$place/llama.json" --lora r=8
+done_testing
