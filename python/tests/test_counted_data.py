@@ -11,6 +11,8 @@ import subprocess
 
 import pytest
 import torch
+import transformers
+from tokenizers import processors
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Qwen2Config
 
 from test_tokenizer_class import byte_level, sentencepiece
@@ -32,8 +34,8 @@ INST = (
 WORDS = ["ship", " The", "dawn,", "\n", "1234", " é", "e\u0301", "🚢", "\n\n", " ", "'ll", "crew's", "  "]
 
 
-def model_in(directory, kind, template):
-    """A small model with a tokenizer and a template."""
+def model_in(directory, kind, template, begins=False):
+    """A small model with a tokenizer and a template. begins: a text begins with a token of its own."""
     tokenizer, config, _, _ = kind()
     config |= {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -41,6 +43,10 @@ def model_in(directory, kind, template):
         "chat_template": template,
     }
     tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    if begins:
+        tokens = [("<|im_end|>", tokenizer.token_to_id("<|im_end|>"))]
+        before = processors.TemplateProcessing(single="<|im_end|> $A", special_tokens=tokens)
+        tokenizer.post_processor = processors.Sequence([processors.ByteLevel(), before])
     torch.manual_seed(1)
     family = {byte_level: Qwen2Config, sentencepiece: LlamaConfig}[kind]  # of which the class makes no other rules
     model = AutoModelForCausalLM.from_config(
@@ -111,7 +117,7 @@ def test_tokens_and_what_counts_are_trls(kind, made, template, tmp_path, seed):
 
     random.seed(seed)
     length = 512
-    model_in(tmp_path, made, template)
+    model_in(tmp_path, made, template, begins=True)
     rows = rows_of(kind)
     args = SFTConfig(
         output_dir=str(tmp_path / "out"),
@@ -122,6 +128,7 @@ def test_tokens_and_what_counts_are_trls(kind, made, template, tmp_path, seed):
         report_to=[],
     )
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer("x")["input_ids"][0] == tokenizer.convert_tokens_to_ids("<|im_end|>")
     wanted = SFTTrainer(
         model=AutoModelForCausalLM.from_pretrained(tmp_path),
         args=args,
@@ -138,6 +145,7 @@ def test_tokens_and_what_counts_are_trls(kind, made, template, tmp_path, seed):
         assert not any(counts[at + n : at + length]) and not counts[at]
 
 
+@pytest.mark.skipif(int(transformers.__version__.split(".")[0]) < 5, reason="classes make rules from transformers 5 on")
 def test_a_token_never_reaches_from_the_prompt_into_the_completion(tmp_path, seed):
     random.seed(seed)
     model_in(tmp_path, byte_level, CHATML)

@@ -113,6 +113,13 @@ static int write_row(struct shore__counted *c, struct shore_diag *diag) {
     return 0;
 }
 
+/* Begins the row's ids as transformers begins a text. */
+static int begin(struct shore__counted *c, size_t *count, struct shore_diag *diag) {
+    const uint32_t *ids = shore__tokenizer_beginning(c->t, count);
+    c->ids.count = 0;
+    return shore__ids_append(&c->ids, ids, *count) ? shore__out_of_memory(diag) : 0;
+}
+
 static int add_end_of_text(struct shore__counted *c, struct shore_diag *diag) {
     int64_t end = shore__tokenizer_end_of_text(c->t);
     if (end < 0)
@@ -126,9 +133,10 @@ static int add_end_of_text(struct shore__counted *c, struct shore_diag *diag) {
 
 int shore__counted_text(struct shore__counted *c, const char *where, const char *text, size_t bytes,
                         struct shore_diag *diag) {
+    size_t first;
     c->where = where;
-    c->ids.count = 0;
-    int rc = encode(c, c->how->parse_special, text, bytes, &c->ids, diag);
+    int rc = begin(c, &first, diag);
+    if (rc == 0) rc = encode(c, c->how->parse_special, text, bytes, &c->ids, diag);
     if (rc == 0) rc = add_end_of_text(c, diag);
     if (rc == 0) rc = mark_from(c, 0, diag);
     return rc ? rc : write_row(c, diag);
@@ -143,14 +151,17 @@ static int encode_completion(struct shore__counted *c, const json_t *prompt, con
     const char *first = json_string_value(prompt), *second = json_string_value(completion);
     const size_t n = json_string_length(prompt), m = json_string_length(completion);
     const bool special = c->how->parse_special;
-    c->text.count = c->ids.count = c->whole.count = 0;
+    size_t start;
+    c->text.count = c->whole.count = 0;
     if (shore__text_append(&c->text, first, n) || shore__text_append(&c->text, second, m))
         return shore__out_of_memory(diag);
-    int rc = encode(c, special, first, n, &c->ids, diag);
+    int rc = begin(c, &start, diag);
+    if (rc == 0) rc = encode(c, special, first, n, &c->ids, diag);
     if (rc == 0) rc = encode(c, special, c->text.bytes, c->text.count, &c->whole, diag);
     if (rc) return rc;
-    size_t k = *prompts = c->ids.count;
-    bool begins = c->whole.count >= k && (!k || !memcmp(c->whole.ids, c->ids.ids, k * sizeof *c->ids.ids));
+    *prompts = c->ids.count;
+    size_t k = c->ids.count - start;
+    bool begins = c->whole.count >= k && (!k || !memcmp(c->whole.ids, c->ids.ids + start, k * sizeof *c->ids.ids));
     if (!begins) return encode(c, special, second, m, &c->ids, diag);
     return shore__ids_append(&c->ids, c->whole.ids + k, c->whole.count - k) ? shore__out_of_memory(diag) : 0;
 }

@@ -70,6 +70,8 @@ struct shore__tokenizer {
     struct shore__stage stages[SHORE__STEP_LIMIT];
     unsigned nstages;
     bool strip_first_space; /* when decoding */
+    uint32_t beginning[SHORE__STEP_LIMIT];
+    unsigned nbeginning;
 };
 
 /* Reads tokenizer.json, except for vocabulary, merges and added tokens. Refuses by name what is not supported. */

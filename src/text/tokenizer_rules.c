@@ -57,7 +57,7 @@ int shore__tokenizer_check_types(const json_t *value, struct shore_diag *diag) {
         if (rc) return rc;
     }
     json_object_foreach((json_t *)value, key, m) {
-        if (!strcmp(key, "post_processor")) continue; /* not used; its keys may be tokens */
+        if (!strcmp(key, "post_processor")) continue; /* its keys may be tokens */
         const char *needed = needs(key, m);
         rc = needed ? shore__fail(diag, SHORE_EINPUT, "\"%s\" takes %s", key, needed)
                     : shore__tokenizer_check_types(m, diag);
@@ -250,12 +250,32 @@ static int read_model(struct shore__tokenizer *t, const json_t *model, struct sh
     return 0;
 }
 
+/* Reads what a text begins with, of the template for a single text. */
+static int read_post_processor(struct shore__tokenizer *t, const json_t *post_processor, struct shore_diag *diag) {
+    const json_t *m, *part, *id;
+    size_t k, n;
+    for (size_t i = 0; (m = member(post_processor, "processors", i)); i++) {
+        json_array_foreach((json_t *)(uintptr_t)json_object_get(m, "single"), k, part) {
+            const char *name = string_of(json_object_get(part, "SpecialToken"), "id");
+            if (!name) break; /* the text */
+            json_array_foreach(json_object_get(json_object_get(json_object_get(m, "special_tokens"), name), "ids"), n,
+                               id) {
+                if (t->nbeginning == SHORE__STEP_LIMIT)
+                    return unsupported(diag, "post-processor", "more than 8 tokens before a text");
+                t->beginning[t->nbeginning++] = (uint32_t)json_integer_value(id);
+            }
+        }
+    }
+    return 0;
+}
+
 int shore__tokenizer_rules(struct shore__tokenizer *t, const json_t *document, struct shore_diag *diag) {
     int rc = shore__tokenizer_check_types(document, diag);
     if (rc == 0) rc = read_model(t, json_object_get(document, "model"), diag);
     if (rc == 0) rc = read_normalizer(t, json_object_get(document, "normalizer"), diag);
     if (rc == 0) rc = read_pre_tokenizer(t, json_object_get(document, "pre_tokenizer"), diag);
-    return rc ? rc : read_decoder(t, json_object_get(document, "decoder"), diag);
+    if (rc == 0) rc = read_decoder(t, json_object_get(document, "decoder"), diag);
+    return rc ? rc : read_post_processor(t, json_object_get(document, "post_processor"), diag);
 }
 
 int shore__tokenizer_gpt2_rules(struct shore__tokenizer *t, bool prefix_space, struct shore_diag *diag) {
