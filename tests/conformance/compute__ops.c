@@ -187,6 +187,23 @@ static void norm_case(enum shore__mode mode, size_t rows, size_t d, int kind) {
         assert_int_equal(ON(*b, norm_backward, dx2[i], dgain[i], rms ? SHORE__NO_BUF : dbias[i], dx2[i], SHORE__NO_BUF,
                             x, gain, stats0, kind, rows, d),
                          0);
+        shore__buf frozen = copy_of(dy, rows * d * shore__mode_bytes(mode)); /* nothing but dx is wanted */
+        assert_int_equal(ON(*b, norm_backward, frozen, SHORE__NO_BUF, SHORE__NO_BUF, frozen, SHORE__NO_BUF, x, gain,
+                            stats0, kind, rows, d),
+                         0);
+        same_bytes("norm dx without gradients", mode, frozen, dx2[i], rows * d * shore__mode_bytes(mode));
+        if (!rms) { /* bias alone */
+            shore__buf alone = random_f32(7, d, 1, 0);
+            assert_int_equal(
+                ON(*b, norm_backward, frozen, SHORE__NO_BUF, alone, dy, SHORE__NO_BUF, x, gain, stats0, kind, rows, d),
+                0);
+            assert_int_equal(
+                ON(*b, norm_backward, frozen, SHORE__NO_BUF, alone, dy, SHORE__NO_BUF, x, gain, stats0, kind, rows, d),
+                0);
+            close_to("dbias alone", SHORE__F32, alone, dbias[i], d, 4e-6, sqrt((double)rows) + 1);
+            drop(alone);
+        }
+        drop(frozen);
     }
     close_to("norm", mode, y[1], y[0], rows * d, 4e-6, 1);
     close_to("stats", SHORE__F32, stats[1], stats[0], rows * 2, 2e-6, 1);

@@ -20,6 +20,12 @@ static const char *const models[] = {
     "{\"model_type\": \"qwen2\", \"num_hidden_layers\": 2, \"hidden_size\": 64, \"num_attention_heads\": 4, "
     "\"num_key_value_heads\": 2, \"intermediate_size\": 48, \"vocab_size\": 3000, \"tie_word_embeddings\": true}",
 };
+/* What is not trained of each: patterns, or adapters. NULL: all is trained. */
+static const char *const partly[][5] = {
+    {NULL, "*.mlp.*", "wte*", "transformer.h.[01].*", "lora r=4,alpha=8"},
+    {NULL, "*_proj.weight", "lm_head*", "model.*", "lora r=3,target=k_proj,up_proj,down_proj"},
+    {NULL, "*.bias", "lm_head*", "norm.*", "lora 2"},
+};
 enum { STEPS = 2, MODELS = sizeof models / sizeof *models };
 
 /* What came of a run. */
@@ -125,6 +131,11 @@ static struct shore__settings random_settings(uint32_t nth, char what[200]) {
     if (way == 2) s.gradient_bf16 = true;
     if (way == 3) s.clip = 1e-2;
     if (way == 4) s.host_update = true;
+    const char *part = partly[m][pick(0, 4)];
+    if (part && strncmp(part, "lora ", 5) == 0)
+        s.lora = strdup(part + 5);
+    else if (part)
+        assert_int_equal(shore__strings_add(&s.freeze, part), 0);
     s.device = "away";
     struct shore__tokenizer *tokenizer = NULL;
     struct shore__model *model = NULL;
@@ -139,8 +150,8 @@ static struct shore__settings random_settings(uint32_t nth, char what[200]) {
     s.memory_bytes = needs.minimum_bytes + (needs.comfortable_bytes - needs.minimum_bytes) * share / 3;
     s.device = NULL;
     snprintf(what, 200,
-             "case %u: model %u, precision %u, way %u, batch %u, memory %u of 3, clip %g, drive %s, gather %d", nth, m,
-             precision, way, s.batch, share, s.clip, drive, s.gather);
+             "case %u: model %u, precision %u, way %u, batch %u, memory %u of 3, clip %g, drive %s, gather %d, %s", nth,
+             m, precision, way, s.batch, share, s.clip, drive, s.gather, part ? part : "all");
     print_message("%s\n", what);
     return s;
 }
