@@ -110,8 +110,8 @@ static int generate(const struct shore__parsed *parsed, void *args) {
     if (o.run && shore__run_without_tokenizer(o.run))
         shore__cli_say("the run was made from token files without a tokenizer: text is taken and shown as bytes");
     rc = encode(a, &o, &ids, &diag);
-    uint32_t positions = o.model->arch.max_positions;
-    bool limited = shore__arch_ends_at_positions(&o.model->arch);
+    uint32_t positions = shore__arch_most_positions(&o.model->arch, ids.count);
+    bool limited = positions != 0;
     if (!rc && limited && ids.count >= positions)
         rc = shore__fail(&diag, SHORE_EUSAGE, "the prompt has %zu tokens, but the model only %u positions", ids.count,
                          positions);

@@ -139,13 +139,16 @@ void shore__cli_say_model(const struct shore__model *model, bool trains) {
 }
 
 int shore__cli_check_length(const struct shore__arch *arch, size_t seq_len, struct shore_diag *diag) {
-    if (!shore__arch_ends_at_positions(arch) || seq_len <= arch->max_positions) return 0;
+    uint32_t most = shore__arch_most_positions(arch, seq_len);
+    if (!most || seq_len <= most) return 0;
     return shore__fail(diag, SHORE_EUSAGE, "--seq-len %zu is longer than the %u positions that the model has%s",
-                       seq_len, arch->max_positions,
-                       arch->learned_positions
-                           ? ""
-                           : " (max_position_embeddings): beyond them, rotary positions of the kind "
-                             "dynamic change with the length, which is not supported");
+                       seq_len, most,
+                       arch->learned_positions ? ""
+                       : arch->rope[0].kind == SHORE__ROPE_DYNAMIC
+                           ? " (max_position_embeddings): beyond them, rotary positions of the kind "
+                             "dynamic change with the length, which is not supported"
+                           : " (original_max_position_embeddings): beyond them, queries are scaled "
+                             "(llama_4_scaling_beta), which is not supported");
 }
 
 void shore__cli_say_tokenizer(const struct shore__settings *s, const struct shore__tokenizer *tokenizer,

@@ -224,6 +224,7 @@ struct shore__compute_ops {
 
     /* ---- norms ---- gain, bias: fp32 [d]; stats fp32 [rows, 2] (mean, 1/std; rms: the second only).
      * Layer norm (bias given) and RMS norm (y = x / rms(x) * gain; SHORE__RMS_NORM_FROM_1: * (1 + gain)).
+     * norm: y may be none: statistics alone.
      * backward: dx = dx_add + d/dx, where dx_add [rows, d] may be none and may be dx itself; dgain, dbias fp32 +=,
      * summed over rows in order; either may be none.
      * head_norm: y = x, queries and keys and values as attention takes them, with queries and keys normed: each head,

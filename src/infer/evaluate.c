@@ -172,7 +172,7 @@ int shore__generate(const struct shore__weights_of *weights, const struct shore_
                     int (*emit)(void *ctx, uint32_t token), void *ctx, struct shore_diag *diag) {
     struct session s = {0};
     const struct shore__model *m = weights->model;
-    size_t want = shore__generate_positions(m, nprompt + sampling->max_tokens);
+    size_t want = shore__generate_positions(m, nprompt, nprompt + sampling->max_tokens);
     /* the sums below could overflow */
     if (want > (UINT64_C(1) << 56) / (2 * (uint64_t)m->kv_width * m->arch.n_layer))
         return shore__fail(diag, SHORE_EBUDGET, "--memory is too little for the keys and values of %zu tokens", want);

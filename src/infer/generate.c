@@ -111,8 +111,8 @@ static int last_logits(struct generation *g, size_t rows, struct shore_diag *dia
         rc = shore__parameters_slice(g->parameters, shore__model_table_block(m), i, &table, diag);
         shore__parameters_want_slice(g->parameters, shore__model_table_block(m), i + 1);
         if (!rc)
-            rc = op->head_logits(g->c, g->stream, shore__at(g->logits.device, (size_t)s.first * 4), g->normed, table, 0,
-                                 1, s.rows, m->arch.d_model);
+            rc = op->head_logits(g->c, g->stream, shore__at(g->logits.device, (size_t)s.first * 4), g->normed, table,
+                                 m->arch.logit_cap, 1, s.rows, m->arch.d_model);
     }
     const float *logits = g->logits.host;
     if (!rc) rc = shore__get(g->c, g->stream, g->logits.host, g->logits.device, (size_t)m->arch.vocab * 4);
@@ -155,12 +155,12 @@ int shore__generate_in(struct shore__parameters *parameters, const struct shore_
                        void *ctx, struct shore_diag *diag) {
     struct generation g = {.m = m, .c = c, .stream = stream, .parameters = parameters};
     struct shore__region_list rows;
-    g.capacity = shore__generate_positions(m, nprompt + sampling->max_tokens);
+    g.capacity = shore__generate_positions(m, nprompt, nprompt + sampling->max_tokens);
     g.capacity = shore__generate_positions_within(m, c->mode, nprompt, g.capacity, bytes);
     if (!nprompt || !g.capacity)
         return shore__fail(diag, SHORE_EINPUT, "a prompt of %zu tokens %s", nprompt,
                            !nprompt ? "cannot be continued: give one at least"
-                           : nprompt > shore__generate_positions(m, nprompt)
+                           : nprompt > shore__generate_positions(m, nprompt, nprompt)
                                ? "is longer than the model's positions"
                                : "does not fit the memory: raise --memory");
     for (size_t i = 0; i < nprompt; i++)

@@ -79,6 +79,7 @@ struct shore__kernels {
     void (*rope)(void *qkv_row, const float *cos_sin, size_t heads, size_t head_dim, size_t rotary, bool inverse,
                  enum shore__mode mode);
 
+    /* y NULL: statistics alone. */
     void (*norm)(void *y, float *stats, const void *x, const float *gain, const float *bias, float eps,
                  enum shore__norm_kind kind, size_t rows, size_t d, enum shore__mode mode);
     void (*norm_backward)(void *dx, const void *dy, const void *dx_add, const void *x, const float *gain,

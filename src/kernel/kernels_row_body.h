@@ -38,7 +38,7 @@ INLINE void norm_rows(void *y, float *stats, const void *x, const float *gain, c
         float inv = 1.0f / sqrtf(row_sum(x, at, d, mean, true, mode) / (float)d + eps);
         stats[2 * r] = mean;
         stats[2 * r + 1] = inv;
-        for (size_t j = 0; j < d; j += VL) {
+        for (size_t j = 0; y && j < d; j += VL) {
             size_t count = left(j, d);
             vf v = (get(x, at + j, count, mode) - mean) * inv * gain_at(gain, j, count, kind);
             if (bias) v = v + get(bias, j, count, SHORE__F32);

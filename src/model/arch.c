@@ -40,31 +40,58 @@ static void refuse_family(struct shore__keys *r) {
     shore__keys_refuse(r, "model_type", why);
 }
 
-int shore__arch_from_json(const json_t *config, const char *name, struct shore__arch *out, struct shore_diag *diag) {
-    struct shore__keys r = {config, name, diag, 0};
-    *out = (struct shore__arch){.padding = -1};
-    out->bos = token_id(&r, "bos_token_id", json_object_get(config, "bos_token_id"));
-    end_tokens(&r, out);
-    const char *type = shore__keys_string(&r, "model_type", NULL);
-    const json_t *class = json_array_get(json_object_get(config, "architectures"), 0);
+static const struct shore__family *family_of(struct shore__keys *r) {
+    const char *type = shore__keys_string(r, "model_type", NULL);
+    const json_t *class = json_array_get(json_object_get(r->object, "architectures"), 0);
     if (json_is_string(class)) {
         const char *c = json_string_value(class);
         if (!strstr(c, "LMHeadModel") && !strstr(c, "ForCausalLM"))
-            shore__keys_refuse(&r, "architectures",
+            shore__keys_refuse(r, "architectures",
                                "only language models (...LMHeadModel, ...ForCausalLM) are supported");
         if (!type && !strncmp(c, "GPT2", 4)) type = "gpt2";
         if (!type && !strncmp(c, "Llama", 5)) type = "llama";
     }
-    shore__quantization_read(&r, &out->quantization);
-    const struct shore__family *family = !r.rc && type ? shore__family_of(type) : NULL;
-    if (!family) {
-        refuse_family(&r);
-        return r.rc;
-    }
+    const struct shore__family *family = !r->rc && type ? shore__family_of(type) : NULL;
+    if (!family) refuse_family(r);
+    return family;
+}
+
+/* Of multimodal models, the text is trained; what reads images stays as it is. */
+static const char *const wrappers[] = {"gemma3", "mistral3", NULL};
+
+/* Reads what stands beside text_config. */
+static void read_wrapper(struct shore__keys *outer, struct shore__keys *text, struct shore__arch *a) {
+    const char *type = shore__keys_string(outer, "model_type", "");
+    const char *const *w = wrappers;
+    while (*w && strcmp(*w, type) != 0)
+        w++;
+    if (!*w)
+        shore__keys_refuse(outer, "model_type",
+                           "of models with a text_config, only the text of gemma3 and mistral3 is supported; from "
+                           "Python, any model trains");
+    a->wrapper = *w;
+    if (shore__keys_flag(outer, "tie_word_embeddings", a->tied) != a->tied)
+        shore__keys_refuse(outer, "tie_word_embeddings", "text_config says something else");
+    if (a->logit_cap > 0) shore__keys_refuse(text, "final_logit_softcapping", "only null is supported in text_config");
+    if (!a->neos) end_tokens(outer, a);
+    if (a->bos < 0) a->bos = token_id(outer, "bos_token_id", json_object_get(outer->object, "bos_token_id"));
+}
+
+int shore__arch_from_json(const json_t *config, const char *name, struct shore__arch *out, struct shore_diag *diag) {
+    const json_t *inner = json_object_get(config, "text_config");
+    struct shore__keys outer = {config, name, diag, 0}, r = {json_is_object(inner) ? inner : config, name, diag, 0};
+    *out = (struct shore__arch){.padding = -1};
+    out->bos = token_id(&r, "bos_token_id", json_object_get(r.object, "bos_token_id"));
+    end_tokens(&r, out);
+    shore__quantization_read(&outer, &out->quantization);
+    if (outer.rc) return outer.rc;
+    const struct shore__family *family = family_of(&r);
+    if (!family) return r.rc;
     out->model_type = family->model_type;
     family->read(&r, out);
     if (!r.rc) shore__config_keys_check(&r, family);
-    return r.rc;
+    if (!r.rc && inner) read_wrapper(&outer, &r, out);
+    return r.rc ? r.rc : outer.rc;
 }
 
 int shore__arch_add_ends(const json_t *generation, const char *name, struct shore__arch *a, struct shore_diag *diag) {

@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <math.h>
 
+#include "number/bf16.h"
+
 /* Rounds a size up, so that every buffer starts on a cache line in any shape. */
 static size_t line(size_t bytes) {
     return (bytes + 63) / 64 * 64;
@@ -117,7 +119,10 @@ struct shore__attention shore__layer_attention(const struct shore__layer_call *l
         .n_kv_head = a->n_kv_head,
         .head_dim = a->head_dim,
         .window = shore__layer_kind(a, l->layer)->window,
-        .scale = 1 / sqrtf((float)a->head_dim),
+        .scale = a->attention_scale != 0 ? a->attention_scale : 1 / sqrtf((float)a->head_dim),
+        .softcap = a->attention_cap,
+        .rotary_dim = a->rotary_dim,
+        .sinks = l->w->role[SHORE__SINKS],
     };
 }
 
@@ -132,7 +137,7 @@ static int rope(const struct shore__layer_call *l, shore__buf qkv, bool inverse)
     const struct shore__layer_kind *kind = shore__layer_kind(a, l->layer);
     struct shore__attention attention = shore__layer_attention(l);
     if (kind->unrotated) return 0;
-    shore__buf table = shore__at(l->rotary, kind->rope * l->rotary_positions * a->head_dim * 4);
+    shore__buf table = shore__at(l->rotary, kind->rope * l->rotary_positions * a->rotary_dim * 4);
     return l->c->ops->rope(l->c, l->s, qkv, table, &attention, l->first_position, inverse);
 }
 
@@ -148,6 +153,7 @@ static int forward_row(const struct shore__layer_call *l, const struct shore__la
     const struct shore__arch *a = &l->m->arch;
     const uint32_t *width = l->m->layer.width;
     const shore__buf in = at[row->in], out = at[row->out], *p = l->w->role;
+    struct shore__attention attention = shore__layer_attention(l);
     switch (row->op) {
     case SHORE__OP_NORM:
         return op->norm(l->c, l->s, out, at[row->aux], in, p[row->weight], p[row->bias], a->norm_eps, a->norm, l->rows,
@@ -156,6 +162,9 @@ static int forward_row(const struct shore__layer_call *l, const struct shore__la
         TRY(op->linear(l->c, l->s, out, in, p[row->weight], p[row->bias], l->rows, width[row->out], width[row->in],
                        !row->input_major));
         return shore__adapters_add(l, row->weight, out, width[row->out], in);
+    case SHORE__OP_HEAD_NORM:
+        return op->head_norm(l->c, l->s, out, at[row->aux], in, p[row->weight], a->norm_eps, a->norm,
+                             a->heads_normed_together, &attention);
     case SHORE__OP_ROPE:
         return rope(l, out, false);
     case SHORE__OP_ATTENTION:
@@ -211,9 +220,14 @@ static int backward_row(const struct shore__layer_call *l, uint32_t i, const str
                                  a->norm, l->rows, s->width[row->in]);
     case SHORE__OP_LINEAR:
         return linear_backward(l, i, g, d, in);
+    case SHORE__OP_HEAD_NORM:
+        return op->head_norm_backward(l->c, l->s, din, q[row->weight], dout, in, l->w->role[row->weight], at[row->aux],
+                                      a->norm, a->heads_normed_together, &attention);
     case SHORE__OP_ROPE:
         return rope(l, dout, true);
     case SHORE__OP_ATTENTION:
+        if (row->weight)
+            TRY(op->sink_backward(l->c, l->s, q[row->weight], dout, at[row->out], at[row->aux], &attention));
         return op->attention_backward(l->c, l->s, din, dout, in, at[row->out], at[row->aux], &attention);
     case SHORE__OP_ACT:
         return op->act_backward(l->c, l->s, din, dout, in, a->act, a->gated, l->rows, s->width[row->in]);
@@ -221,6 +235,11 @@ static int backward_row(const struct shore__layer_call *l, uint32_t i, const str
         return 0; /* the gradient of both is that of the sum */
     }
     return -EINVAL;
+}
+
+float shore__embedding_factor(const struct shore__model *m, enum shore__mode mode) {
+    float root = sqrtf((float)m->arch.d_model);
+    return mode == SHORE__F32 ? root : shore__bf16_to_f32(shore__f32_to_bf16(root));
 }
 
 /* ---- a layer ----------------------------------------------------------------------------------------------------- */
@@ -232,7 +251,9 @@ int shore__layer_forward(const struct shore__layer_call *l, shore__buf in, const
     v.at[SHORE__IN] = in;
     v.at[SHORE__OUT] = out;
     for (uint32_t i = 0; i < s->nrows; i++)
-        if (s->rows[i].out != SHORE__OUT || !shore__buf_is_none(out)) TRY(forward_row(l, &s->rows[i], v.at));
+        /* of a norm that makes the output, backward needs the statistics */
+        if (s->rows[i].out != SHORE__OUT || !shore__buf_is_none(out) || s->rows[i].op == SHORE__OP_NORM)
+            TRY(forward_row(l, &s->rows[i], v.at));
     return 0;
 }
 

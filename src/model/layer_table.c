@@ -10,11 +10,14 @@ static void widths(const struct shore__model *m, struct shore__layer_shape *s) {
     uint32_t *width = s->width, *fp32 = s->fp32, d = m->arch.d_model;
     width[SHORE__IN] = width[SHORE__OUT] = width[SHORE__MID] = d;
     width[SHORE__NORM1] = width[SHORE__NORM2] = d;
-    width[SHORE__QKV] = m->qkv_width;
+    width[SHORE__ATTN_OUT] = width[SHORE__FF_OUT] = d;
+    width[SHORE__QKV] = width[SHORE__HEADS] = m->qkv_width;
     width[SHORE__ATTN] = m->attn_width;
     width[SHORE__UP] = m->up_width;
     width[SHORE__ACT] = m->arch.d_ff;
     fp32[SHORE__STATS1] = fp32[SHORE__STATS2] = 2;
+    fp32[SHORE__ATTN_OUT_STATS] = fp32[SHORE__FF_OUT_STATS] = 2;
+    fp32[SHORE__HEAD_STATS] = m->arch.heads_normed_together ? 4 : 2 * (m->arch.n_head + m->arch.n_kv_head);
     fp32[SHORE__LSE] = m->arch.n_head;
 }
 
@@ -70,6 +73,7 @@ static void place_gradients(struct shore__layer_shape *s) {
         if (s->rows[i].op == SHORE__OP_ADD) at[s->rows[i].in] = at[s->rows[i].out] = SHORE__IN_STREAM;
     for (uint32_t i = s->nrows; i-- > 0;) {
         const struct shore__layer_row *row = &s->rows[i];
+        if (row->op == SHORE__OP_HEAD_NORM) at[row->in] = at[row->out]; /* in place */
         bool adds = at[row->in] != NOWHERE;
         assert(at[row->out] != NOWHERE);
         if (!adds) at[row->in] = take_slot(&slots, s->width[row->in]);
@@ -80,7 +84,8 @@ static void place_gradients(struct shore__layer_shape *s) {
             s->gradient[i].through = take_slot(&slots, s->width[row->in]);
             slots.used[s->gradient[i].through] = false;
         }
-        if (at[row->out] != SHORE__IN_STREAM && !is_made_before(s, i)) slots.used[at[row->out]] = false;
+        if (at[row->out] != SHORE__IN_STREAM && at[row->out] != at[row->in] && !is_made_before(s, i))
+            slots.used[at[row->out]] = false;
     }
 }
 

@@ -15,21 +15,28 @@ enum shore__activation {
     SHORE__NORM1,
     SHORE__STATS1, /* of norms: fp32 */
     SHORE__QKV,    /* queries, keys, values */
+    SHORE__HEADS,  /* the same with queries and keys normed */
+    SHORE__HEAD_STATS,
     SHORE__ATTN,
-    SHORE__LSE, /* of attention: fp32 [n_head, rows] */
+    SHORE__LSE,      /* of attention: fp32 [n_head, rows] */
+    SHORE__ATTN_OUT, /* before a norm that comes before the residual sum; so is FF_OUT */
+    SHORE__ATTN_OUT_STATS,
     SHORE__MID,
     SHORE__NORM2,
     SHORE__STATS2,
     SHORE__UP, /* gated: gate, then up */
     SHORE__ACT,
+    SHORE__FF_OUT,
+    SHORE__FF_OUT_STATS,
     SHORE__VALUES
 };
 
 enum shore__layer_op {
     SHORE__OP_NORM,      /* out = norm(in); aux: its statistics; weight: gain */
     SHORE__OP_LINEAR,    /* out = in weight (+ bias) */
+    SHORE__OP_HEAD_NORM, /* out = in with queries and keys normed; aux: statistics; weight: gain */
     SHORE__OP_ROPE,      /* turns queries and keys of out, which is in, in place */
-    SHORE__OP_ATTENTION, /* out = attention(in); aux: its lse */
+    SHORE__OP_ATTENTION, /* out = attention(in); aux: its lse; weight: sinks */
     SHORE__OP_ACT,       /* out = f(in) */
     SHORE__OP_ADD,       /* out = in + out: a residual sum */
 };
@@ -44,20 +51,29 @@ enum shore__role {
     SHORE__NORM1_BIAS,
     SHORE__QKV_W, /* [qkv_width, d]: queries, keys, values */
     SHORE__QKV_B,
-    SHORE__OUT_W, /* [d, attn_width] */
+    SHORE__HEAD_GAIN, /* queries, keys */
+    SHORE__SINKS,     /* [n_head] */
+    SHORE__OUT_W,     /* [d, attn_width] */
     SHORE__OUT_B,
+    SHORE__ATTN_OUT_GAIN,
     SHORE__NORM2_GAIN,
     SHORE__NORM2_BIAS,
     SHORE__UP_W, /* [up_width, d]; gated: gate rows, then up rows */
     SHORE__UP_B,
     SHORE__DOWN_W, /* [d_ff, d]: input-major */
     SHORE__DOWN_B,
+    SHORE__FF_OUT_GAIN,
     SHORE__HEAD_TABLE, /* untied: [vocab, d] */
     SHORE__NORMF_GAIN,
     SHORE__NORMF_BIAS,
     SHORE__ADAPTERS, /* of each adapter of a layer: a, then b */
     SHORE__ROLE_COUNT = SHORE__ADAPTERS + 2 * SHORE__ADAPTERS_MOST
 };
+
+static inline bool shore__is_gain(enum shore__role role) {
+    return role == SHORE__NORM1_GAIN || role == SHORE__NORM2_GAIN || role == SHORE__NORMF_GAIN ||
+           role == SHORE__HEAD_GAIN || role == SHORE__ATTN_OUT_GAIN || role == SHORE__FF_OUT_GAIN;
+}
 
 struct shore__layer_row {
     enum shore__layer_op op;

@@ -26,11 +26,16 @@ static int add_part(struct shore__model_tensor *t, const char *prefix, const cha
     return 0;
 }
 
+/* Before the names of a text in a multimodal model, as published files have them. */
+static const char *head_prefix(const struct shore__arch *a) {
+    return a->wrapper ? SHORE__TEXT_PREFIX : "";
+}
+
 static int add(struct shore__model *m, struct shore__model_block *b, const struct shore__tensor_row *r,
                const char *prefix) {
     const struct shore__arch *a = &m->arch;
-    const uint64_t widths[] = {1,           a->d_model,   a->d_ff,  m->attn_width,
-                               m->kv_width, m->qkv_width, a->vocab, a->max_positions};
+    const uint64_t widths[] = {1,           a->d_model, a->d_ff,     m->attn_width, m->kv_width,     m->qkv_width,
+                               m->up_width, a->n_head,  a->head_dim, a->vocab,      a->max_positions};
     if ((r->flag && !*((const bool *)a + r->flag)) || (r->role == SHORE__HEAD_TABLE && a->tied)) return 0;
     struct shore__model_tensor *tensors = realloc(b->tensors, (b->ntensors + 1u) * sizeof *tensors), *t;
     if (!tensors) return -ENOMEM;
@@ -41,8 +46,8 @@ static int add(struct shore__model *m, struct shore__model_block *b, const struc
     t->draws = nth <= 16 ? block * 16 + nth : nth << 32 | block;
     int rc = 0;
     for (uint32_t i = 0; !rc && i < 3 && r->parts[i].name; i++)
-        rc = add_part(t, r->role == SHORE__HEAD_TABLE ? "" : prefix, r->parts[i].name, widths[r->parts[i].rows],
-                      r->transposed);
+        rc = add_part(t, r->role == SHORE__HEAD_TABLE ? head_prefix(a) : prefix, r->parts[i].name,
+                      widths[r->parts[i].rows], r->transposed);
     return rc;
 }
 
@@ -52,7 +57,8 @@ static int add_all(struct shore__model *m) {
     for (uint32_t b = 0; b < m->nblocks; b++) {
         enum shore__where where = b == 0 ? SHORE__EMBEDDING : b + 1 == m->nblocks ? SHORE__HEAD : SHORE__LAYER;
         char whole[48];
-        snprintf(whole, sizeof whole, where == SHORE__LAYER ? "%s%s%u." : "%s", f->prefix, f->layers, b - 1);
+        snprintf(whole, sizeof whole, where == SHORE__LAYER ? "%s%s%s%u." : "%s%s", head_prefix(&m->arch), f->prefix,
+                 f->layers, b - 1);
         for (size_t i = 0; !rc && i < f->ntensors; i++)
             if (f->tensors[i].where == where) rc = add(m, &m->blocks[b], &f->tensors[i], whole);
     }
@@ -64,6 +70,7 @@ int shore__model_make(const struct shore__arch *arch, struct shore__model **out,
     struct shore__model *m = calloc(1, sizeof *m);
     if (!m) return shore__fail(diag, -ENOMEM, "out of memory for the model's description");
     m->arch = *arch;
+    if (!arch->rotary_dim) m->arch.rotary_dim = arch->head_dim;
     m->family = shore__family_of(arch->model_type);
     m->nblocks = arch->n_layer + 2;
     m->attn_width = arch->n_head * arch->head_dim;
@@ -104,7 +111,13 @@ int shore__model_of_config(const struct shore__arch *arch, const json_t *config,
 
 json_t *shore__model_to_json(const struct shore__model *m, const struct shore__arch *arch) {
     json_t *config = shore__arch_to_json(arch);
-    if (m->kept) json_object_update(config, m->kept);
+    json_t *text = arch->wrapper ? json_object_get(m->kept, "text_config") : NULL;
+    if (m->kept) json_object_update(config, text ? text : m->kept);
+    if (arch->wrapper) {
+        json_t *whole = json_copy(m->kept);
+        json_object_set_new(whole, "text_config", config);
+        return whole;
+    }
     return config;
 }
 
@@ -147,9 +160,8 @@ void shore__model_init(const struct shore__model *m, uint64_t seed, uint32_t blo
         if (end > first + n) end = first + n;
         if (from >= end) continue;
         if (!tensor->matrix) {
-            bool gain = tensor->role == SHORE__NORM1_GAIN || tensor->role == SHORE__NORM2_GAIN ||
-                        tensor->role == SHORE__NORMF_GAIN;
-            for (uint64_t i = from; gain && i < end; i++)
+            bool ones = shore__is_gain(tensor->role) && m->arch.norm != SHORE__RMS_NORM_FROM_1;
+            for (uint64_t i = from; ones && i < end; i++)
                 out[i - first] = 1;
             continue;
         }

@@ -21,7 +21,10 @@ enum shore__rope_kind {
     SHORE__ROPE_DYNAMIC, /* like default up to max_positions; longer texts are refused */
     SHORE__ROPE_LLAMA3,
     SHORE__ROPE_YARN,
+    SHORE__ROPE_LONGROPE, /* which of its factors count depends on the length of a text */
 };
+
+#define SHORE__ROPE_FACTORS 256u
 
 /* Rotary positions, as config.json describes them. */
 struct shore__rope {
@@ -30,6 +33,9 @@ struct shore__rope {
     double original_positions;                                             /* llama3, yarn */
     double low_freq, high_freq;                                            /* llama3 */
     double attention_factor, beta_fast, beta_slow, mscale, mscale_all_dim; /* yarn; 0: not given */
+    double query_beta; /* queries are scaled by their position, from original_positions on; 0: they are not */
+    uint32_t nfactors; /* longrope: of each list */
+    float short_factor[SHORE__ROPE_FACTORS], long_factor[SHORE__ROPE_FACTORS];
     bool fractional; /* yarn: the range of dimensions is not rounded to whole ones ("truncate": false) */
 };
 
@@ -47,13 +53,19 @@ struct shore__layer_kind {
 /* An architecture. Filled from a Hugging Face config.json or a named preset. */
 struct shore__arch {
     const char *model_type; /* a family's */
+    const char *wrapper;    /* model_type of the multimodal model that this is the text of; NULL: it stands alone */
     uint32_t n_layer, d_model, n_head, n_kv_head, head_dim, d_ff, vocab, max_positions;
     enum shore__norm_kind norm;
+    bool heads_normed_together; /* norms of queries and keys: over all heads, not over each */
     float norm_eps;
     enum shore__act_fn act;
     bool gated;
     bool qkv_bias, out_bias, mlp_bias;
-    bool learned_positions; /* else rotary */
+    bool scaled_embedding;          /* times the root of d_model */
+    float attention_scale;          /* 0: 1 / sqrt(head_dim) */
+    float attention_cap, logit_cap; /* 0: none */
+    bool learned_positions;         /* else rotary */
+    uint32_t rotary_dim;            /* elements of a head that are rotated */
     struct shore__rope rope[SHORE__ROTARY_TABLES];
     struct shore__layer_kind kinds[SHORE__LAYER_KINDS];
     uint8_t kind_of[SHORE__LAYERS_MOST]; /* of layer 1 at [0] */
@@ -74,6 +86,8 @@ struct shore__part {
     uint64_t row, rows;
     bool transposed; /* stored as [cols, rows] */
 };
+
+#define SHORE__TEXT_PREFIX "language_model." /* of all names of a multimodal model's text */
 
 struct shore__model_tensor {
     enum shore__role role;
@@ -147,9 +161,14 @@ json_t *shore__arch_eos_to_json(const struct shore__arch *arch);
 int shore__arch_preset(const char *name, uint32_t vocab, struct shore__arch *out, struct shore_diag *diag);
 const char *const *shore__arch_presets(void);
 
-/* Whether the model ends at max_positions: positions are learned, or frequencies would change with the length. */
-static inline bool shore__arch_ends_at_positions(const struct shore__arch *a) {
-    return a->learned_positions || a->rope[0].kind == SHORE__ROPE_DYNAMIC;
+/* How many positions a text can have that begins with so many tokens; 0: any number. Positions are learned, or
+ * frequencies or queries would change with the length. */
+static inline uint32_t shore__arch_most_positions(const struct shore__arch *a, size_t begins_with) {
+    if (a->learned_positions || a->rope[0].kind == SHORE__ROPE_DYNAMIC) return a->max_positions;
+    double original = a->rope[0].original_positions;
+    bool ends =
+        a->rope[0].query_beta != 0 || (a->rope[0].kind == SHORE__ROPE_LONGROPE && (double)begins_with <= original);
+    return ends ? (uint32_t)original : 0;
 }
 
 /* What a layer attends to, and how it is rotated. layer: from 1. */
@@ -288,13 +307,16 @@ int shore__layer_remake_cheap(const struct shore__layer_call *call, shore__buf i
 int shore__layer_backward(const struct shore__layer_call *call, const struct shore__gradients *g, shore__buf in,
                           const struct shore__inner *inner, shore__buf scratch, shore__buf dx);
 
+/* By which a scaled embedding is multiplied: the root of d_model, as a number of the mode's parameters. */
+float shore__embedding_factor(const struct shore__model *m, enum shore__mode mode);
+
 /* Angle by which pair i of a head turns from one position to the next, by one of the rotary tables. */
 float shore__rope_frequency(const struct shore__arch *arch, uint32_t table, size_t i);
-/* A rotary table in host memory: fp32 [positions, head_dim], cosines then sines. */
+/* A rotary table in host memory: fp32 [positions, rotary dim], cosines then sines. */
 void shore__rope_table(const struct shore__arch *arch, uint32_t table, size_t positions, float *out);
 /* Bytes of all rotary tables that a model uses. */
 static inline uint64_t shore__rotary_bytes(const struct shore__model *m, uint64_t positions) {
-    return m->nrotary * positions * m->arch.head_dim * 4;
+    return m->nrotary * positions * m->arch.rotary_dim * 4;
 }
 
 #endif

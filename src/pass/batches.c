@@ -41,8 +41,9 @@ void shore__batch_describe(const struct shore__model *m, enum shore__mode mode, 
                        shore__adapters_bytes(m, mode, b->unit_rows));
 }
 
-size_t shore__generate_positions(const struct shore__model *m, size_t tokens) {
-    return shore__arch_ends_at_positions(&m->arch) && tokens > m->arch.max_positions ? m->arch.max_positions : tokens;
+size_t shore__generate_positions(const struct shore__model *m, size_t prompt, size_t tokens) {
+    uint32_t most = shore__arch_most_positions(&m->arch, prompt);
+    return most && tokens > most ? most : tokens;
 }
 
 uint64_t shore__generate_cache_bytes(const struct shore__model *m, enum shore__mode mode, size_t positions) {

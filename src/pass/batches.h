@@ -23,7 +23,7 @@ void shore__batch_describe(const struct shore__model *m, enum shore__mode mode, 
 #define SHORE__PROMPT_ROWS 64u /* of a prompt that go through the layers together */
 
 /* Positions that the cache needs for so many tokens. Learned positions end with their table; rotary ones do not. */
-size_t shore__generate_positions(const struct shore__model *m, size_t tokens);
+size_t shore__generate_positions(const struct shore__model *m, size_t prompt, size_t tokens);
 /* Bytes of the keys, or of the values, of one layer. */
 uint64_t shore__generate_cache_bytes(const struct shore__model *m, enum shore__mode mode, size_t positions);
 /* Opens rows TOKENS, X, NORMED, STATS, INNER, LOGITS, ROTARY and CACHE for so many positions, laid out in one stretch;

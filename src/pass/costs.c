@@ -104,6 +104,7 @@ static void add_forward(const struct shore__model *m, const struct shore__layer_
         w->products += in * out;
         break;
     case SHORE__OP_NORM:
+    case SHORE__OP_HEAD_NORM:
         w->elems += 2 * in;
         break;
     case SHORE__OP_ADD:
@@ -131,6 +132,7 @@ static void add_backward(const struct shore__model *m, const struct shore__layer
         w->elems += bias ? out : 0;
         break;
     case SHORE__OP_NORM:
+    case SHORE__OP_HEAD_NORM:
         w->elems += 4 * in;
         break;
     case SHORE__OP_ACT:

@@ -10,7 +10,8 @@ int shore__rotary_fill(const struct shore__model *m, struct shore__compute *c, s
     *out = table.device;
     if (!table.host) return 0;
     for (uint32_t i = 0; i < m->nrotary; i++)
-        shore__rope_table(&m->arch, i, positions, (float *)table.host + i * positions * m->arch.head_dim);
+        shore__rope_table(&m->arch, i, positions,
+                          (float *)table.host + i * positions * m->arch.rotary_dim);
     return shore__op_failed(diag, shore__put(c, stream, table.device, table.host, shore__rotary_bytes(m, positions)));
 }
 
@@ -39,9 +40,13 @@ static bool touches(const int32_t *tokens, size_t rows, const struct shore__slic
     return false;
 }
 
-static int add_positions(const struct shore__model *m, struct shore__compute *c, struct shore__stream *stream,
+/* What follows the lookups: the embedding's factor, or learned positions. */
+static int end_embedding(const struct shore__model *m, struct shore__compute *c, struct shore__stream *stream,
                          struct shore__parameters *parameters, size_t rows, size_t seq_len, size_t first_position,
                          shore__buf x, struct shore_diag *diag) {
+    if (m->arch.scaled_embedding)
+        return shore__op_failed(
+            diag, c->ops->scale(c, stream, x, shore__embedding_factor(m, c->mode), rows * m->arch.d_model));
     if (!m->arch.learned_positions) return 0;
     struct shore__weights w;
     int rc = shore__parameters_tail(parameters, 0, &w, diag);
@@ -73,7 +78,7 @@ int shore__embed(const struct shore__model *m, struct shore__compute *c, struct 
         if (rc) return rc;
     }
     shore__parameters_want_layer(parameters, 1);
-    return add_positions(m, c, stream, parameters, rows, seq_len, first_position, x, diag);
+    return end_embedding(m, c, stream, parameters, rows, seq_len, first_position, x, diag);
 }
 
 /* The same for the current batch, from rows that are gathered. */
@@ -89,7 +94,7 @@ static int embed_gathered(struct shore__pass *pass, shore__buf x, struct shore_d
     if (rc) return rc;
     rc = pass->c->ops->embed(pass->c, pass->stream, x, table, l->index.device, rows, d, 0, l->count);
     if (rc) return shore__op_failed(diag, rc);
-    return add_positions(pass->m, pass->c, pass->stream, pass->parameters, rows, pass->seq_len, 0, x, diag);
+    return end_embedding(pass->m, pass->c, pass->stream, pass->parameters, rows, pass->seq_len, 0, x, diag);
 }
 
 int shore__pass_put(struct shore__pass *pass, struct shore_diag *diag) {
@@ -180,8 +185,8 @@ int shore__pass_losses(struct shore__pass *pass, size_t first, size_t count, str
             size_t rows = shore__pass_unit_rows(pass, u), at = u * unit * 4;
             shore__buf logits = shore__pass_logits(pass, i, u);
             all += rows;
-            rc = op->head_logits(c, pass->stream, logits, shore__pass_at(pass, pass->normed, u), table, 0, rows, s.rows,
-                                 m->arch.d_model);
+            rc = op->head_logits(c, pass->stream, logits, shore__pass_at(pass, pass->normed, u), table,
+                                 m->arch.logit_cap, rows, s.rows, m->arch.d_model);
             if (!rc)
                 rc = op->head_merge(c, pass->stream, shore__at(pass->max, at), shore__at(pass->sum, at),
                                     shore__at(pass->target_logit, at), logits, shore__at(pass->targets.device, at),

@@ -18,7 +18,7 @@ struct shore__pass {
     struct shore__both tokens, targets; /* int32 [rows]; target -1: the row does not count */
     size_t counting;                    /* rows of the current batch that count */
     struct shore_event put;             /* once it has passed, the device has tokens and targets */
-    shore__buf rotary;                  /* fp32, each table [rotary_positions, head_dim]; or none */
+    shore__buf rotary;                  /* fp32, each table [rotary_positions, rotary dim]; or none */
     size_t rotary_positions;
     shore__buf normed;                 /* [rows, d]: final norm's output */
     shore__buf stats;                  /* fp32 [rows, 2] */

@@ -64,11 +64,11 @@ static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf
         size_t rows = shore__pass_unit_rows(pass, u), at = u * unit * 4;
         shore__buf logits = shore__pass_logits(pass, i, u), normed = shore__pass_at(pass, pass->normed, u);
         if (logits.handle == pass->logits.handle)
-            rc = op->head_logits(t->c, t->pass.stream, logits, normed, table, 0, rows, s.rows, d);
+            rc = op->head_logits(t->c, t->pass.stream, logits, normed, table, t->m->arch.logit_cap, rows, s.rows, d);
         if (!rc)
             rc = op->head_dlogits(t->c, t->pass.stream, t->dlogits, logits, shore__at(pass->max, at),
-                                  shore__at(pass->sum, at), shore__at(pass->targets.device, at), scale, 0, rows, s.rows,
-                                  s.first);
+                                  shore__at(pass->sum, at), shore__at(pass->targets.device, at), scale,
+                                  t->m->arch.logit_cap, rows, s.rows, s.first);
         if (!rc)
             rc = op->head_backward_x(t->c, t->pass.stream, shore__at(t->dx_f32, u * unit * d * 4), t->dlogits, table,
                                      rows, s.rows, d);
@@ -233,6 +233,9 @@ static int unit_backward(struct trainer *t, uint32_t layer, size_t u, const stru
     if (i.kept && !i.cheap) rc = shore__layer_remake_cheap(&call, in, &i.at);
     shore_meter_charge(t->meter, SHORE_CHARGE_BACKWARD);
     if (!rc) rc = shore__layer_backward(&call, g, in, &i.at, t->scratch, shore__pass_at(pass, t->dx, u));
+    if (!rc && layer == 1 && t->m->arch.scaled_embedding)
+        rc = t->c->ops->scale(t->c, t->pass.stream, shore__pass_at(pass, t->dx, u),
+                              shore__embedding_factor(t->m, t->c->mode), i.rows * t->m->arch.d_model);
     rc = rc ? shore__op_failed(diag, rc) : shore__train_inner_release(t, &i, diag);
     if (rc || layer > 1 || !t->table_gradient) return rc;
     return unit_lookups(t, u, diag);

@@ -259,7 +259,7 @@ rope "heads that turn in part" "partial_rotary_factor.*0.5" 0.5 partial_rotary_f
 rope "the same, where newer files have it" "partial_rotary_factor.*0.25" \
     '{"rope_type": "default", "partial_rotary_factor": 0.25}' rope_parameters
 rope "rotary scaling of no kind" "rope_type.*missing" '{"factor": 2}'
-rope "unknown rotary scaling" "rope_type.*longrope.*yarn are supported" '{"rope_type": "longrope", "factor": 2}'
+rope "unknown rotary scaling" "rope_type.*ntk.*longrope are supported" '{"rope_type": "ntk", "factor": 2}'
 rope "a key of rotary scaling that nobody reads" "finetuned.*no such key" \
     '{"type": "yarn", "factor": 2, "finetuned": true}'
 merge base --seq-len 2049

@@ -11,6 +11,8 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)
+LONG = dict(type="longrope", short_factor=[1.0, 1.1, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0],
+            long_factor=[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
 CASES = [
     {},
     dict(rope_theta=500000.0, rope_scaling=dict(type="linear", factor=2.5)),
@@ -33,6 +35,9 @@ CASES = [
     dict(rope_scaling=dict(YARN, beta_fast=4.5, beta_slow=2, truncate=False)),
     dict(rope_scaling=dict(YARN, truncate=None)),
     dict(rope_scaling=dict(YARN, factor=1.0, original_max_position_embeddings=128)),
+    dict(rope_scaling=LONG, original_max_position_embeddings=32),
+    dict(rope_scaling=dict(LONG, factor=9.0)),
+    dict(rope_scaling=dict(LONG, attention_factor=1.3), original_max_position_embeddings=64),
 ]
 SIZES = dict(model_type="llama", hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4,
              vocab_size=260, max_position_embeddings=128)

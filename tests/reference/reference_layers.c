@@ -31,7 +31,7 @@ static void norm_row(struct shore__compute *c, const struct row *n, shore__buf y
     double inv = 1 / sqrt(square + eps);
     floats(stats)[n->stats] = (float)mean;
     floats(stats)[n->stats + 1] = (float)inv;
-    for (size_t i = 0; i < n->d; i++) {
+    for (size_t i = 0; !shore__buf_is_none(y) && i < n->d; i++) {
         double b = shore__buf_is_none(bias) ? 0 : floats(bias)[i];
         put(c, y, n->x + i, (get(c, x, n->x + i) - mean) * inv * gain_of(n, gain, i) + b);
     }

@@ -71,3 +71,12 @@ const char *shore__keys_string(struct shore__keys *k, const char *key, const cha
     }
     return json_string_value(v);
 }
+
+json_t *shore__real_of(float value) {
+    char text[32];
+    for (int digits = 1; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        if ((float)strtod(text, NULL) == value) break;
+    }
+    return json_real(strtod(text, NULL));
+}

@@ -24,6 +24,8 @@ double shore__keys_number(struct shore__keys *k, const char *key, double fallbac
 double shore__keys_needed(struct shore__keys *k, const char *key, double least, double most);
 /* Only an absent key has transformers' default. null is None there, which counts as false. */
 bool shore__keys_flag(struct shore__keys *k, const char *key, bool fallback);
+/* The shortest decimal number that is equal in fp32: the one that somebody wrote. */
+json_t *shore__real_of(float value);
 const char *shore__keys_string(struct shore__keys *k, const char *key, const char *fallback);
 
 #endif

@@ -2,8 +2,8 @@
 #ifndef SHORE_MODEL_FAMILIES_FAMILIES_H
 #define SHORE_MODEL_FAMILIES_FAMILIES_H
 
-#include "model/config_keys.h"
 #include "model/config/keys.h"
+#include "model/config_keys.h"
 #include "model/layer_table.h"
 #include "model/model.h"
 
@@ -15,6 +15,9 @@ enum shore__width {
     SHORE__WIDTH_Q,
     SHORE__WIDTH_KV,
     SHORE__WIDTH_QKV,
+    SHORE__WIDTH_UP,
+    SHORE__WIDTH_HEADS,
+    SHORE__WIDTH_HEAD_DIM,
     SHORE__WIDTH_VOCAB,
     SHORE__WIDTH_POSITIONS
 };
@@ -53,7 +56,8 @@ struct shore__family {
 
 /* All families; NULL ends the list. */
 extern const struct shore__family *const shore__families[];
-extern const struct shore__family shore__gpt2, shore__llama, shore__mistral, shore__qwen2;
+extern const struct shore__family shore__gpt2, shore__llama, shore__mistral, shore__ministral, shore__ministral3,
+    shore__qwen2, shore__qwen3, shore__gemma2, shore__gemma3, shore__smollm3, shore__olmo2, shore__olmo3, shore__phi3;
 /* The family of config.json's model_type; NULL: there is none. */
 const struct shore__family *shore__family_of(const char *model_type);
 
@@ -63,8 +67,6 @@ enum shore__act_fn shore__act_read(struct shore__keys *keys, const char *key, co
 const char *shore__act_name(enum shore__act_fn act);
 /* Of a norm. The norm of a row of zeros divides by its root; values below FLT_MIN are flushed to zero. */
 float shore__epsilon_read(struct shore__keys *keys, const char *key, double absent);
-/* The shortest decimal number that is equal in fp32: the one that somebody wrote. */
-json_t *shore__real_of(float value);
 
 /* ---- what many families share ------------------------------------------------------------------------------------ */
 
@@ -72,6 +74,16 @@ json_t *shore__real_of(float value);
 struct shore__rotary_defaults {
     uint32_t n_kv_head; /* 0: as many as heads */
     uint32_t max_positions;
+    uint32_t head_dim; /* 0: hidden_size over the heads */
+    double eps, theta; /* 0: 1e-6; 10,000 */
+    bool tied;
+    uint32_t pad;        /* 1 + a token; 0: none */
+    const char *act_key; /* NULL: hidden_act, and silu */
+    const char *act;
+    double *part;                /* see struct shore__rope_rules */
+    uint32_t original_positions; /* 0: max_position_embeddings */
+    bool query_scales;
+    bool reads_rope; /* the family reads the angles itself */
 };
 /* Reads the keys that families with rotary positions share, and the table of angles. Sets norm and gated. */
 void shore__rotary_read(struct shore__keys *keys, struct shore__rotary_defaults absent, struct shore__arch *out);
@@ -79,6 +91,10 @@ void shore__rotary_write(const struct shore__arch *arch, json_t *config);
 /* Refuses layers that differ: layer_types must say of each what the first kind of layer is. transformers takes a
  * Mistral with these keys for a Ministral, whose layers differ as the keys say. */
 void shore__layers_attend_alike(struct shore__keys *keys, const struct shore__arch *arch);
+/* Reads layer_types: layers whose queries see all keys are of kinds[0], the others of kinds[1], which is the same with
+ * a window. Where it is absent, each nth layer sees all keys; nth 0: all of them. window 0: there is none. */
+void shore__layer_types_read(struct shore__keys *keys, uint32_t window, uint32_t nth, struct shore__arch *out);
+void shore__layer_types_write(const struct shore__arch *arch, json_t *config);
 /* Llama's tensors, and its layer: norm, attention, norm, gated product. */
 #define SHORE__LLAMA_TENSORS 13u
 #define SHORE__LLAMA_ROWS 11u
@@ -98,5 +114,64 @@ extern const struct shore__layer_row shore__llama_layer[SHORE__LLAMA_ROWS];
             "mlp.up_proj." what, SHORE__WIDTH_FF    \
         }                                           \
     }
+/* Parts of such lists: tensors of one part. */
+#define SHORE__MATRIX_ROW(role, cols, transposed, name, rows)              \
+    {                                                                      \
+        SHORE__LAYER, SHORE__##role, SHORE__WIDTH_##cols, transposed, 0, { \
+            { name, SHORE__WIDTH_##rows }                                  \
+        }                                                                  \
+    }
+#define SHORE__BIAS_ROW(role, flag, name)                                        \
+    {                                                                            \
+        SHORE__LAYER, SHORE__##role, SHORE__WIDTH_ONE, false, SHORE__IF(flag), { \
+            { name, SHORE__WIDTH_D }                                             \
+        }                                                                        \
+    }
+#define SHORE__GAIN_ROW(role, name)                                \
+    {                                                              \
+        SHORE__LAYER, SHORE__##role, SHORE__WIDTH_ONE, false, 0, { \
+            { name ".weight", SHORE__WIDTH_D }                     \
+        }                                                          \
+    }
+/* Gains of queries and of keys; of each head, or of all (Q, KV). */
+#define SHORE__HEAD_GAIN_ROW(queries, keys)                           \
+    {                                                                 \
+        SHORE__LAYER, SHORE__HEAD_GAIN, SHORE__WIDTH_ONE, false, 0, { \
+            {"self_attn.q_norm.weight", SHORE__WIDTH_##queries}, {    \
+                "self_attn.k_norm.weight", SHORE__WIDTH_##keys        \
+            }                                                         \
+        }                                                             \
+    }
+#define SHORE__LLAMA_EMBEDDING                                            \
+    {                                                                     \
+        SHORE__EMBEDDING, SHORE__TOKEN_TABLE, SHORE__WIDTH_D, false, 0, { \
+            { "embed_tokens.weight", SHORE__WIDTH_VOCAB }                 \
+        }                                                                 \
+    }
+#define SHORE__LLAMA_ATTENTION                                                                                \
+    {SHORE__LAYER, SHORE__QKV_W, SHORE__WIDTH_D, false, 0, SHORE__QKV_PARTS("weight")},                       \
+        {SHORE__LAYER, SHORE__QKV_B, SHORE__WIDTH_ONE, false, SHORE__IF(qkv_bias), SHORE__QKV_PARTS("bias")}, \
+        SHORE__MATRIX_ROW(OUT_W, Q, false, "self_attn.o_proj.weight", D),                                     \
+        SHORE__BIAS_ROW(OUT_B, out_bias, "self_attn.o_proj.bias")
+#define SHORE__LLAMA_MLP                                                                                    \
+    {SHORE__LAYER, SHORE__UP_W, SHORE__WIDTH_D, false, 0, SHORE__UP_PARTS("weight")},                       \
+        {SHORE__LAYER, SHORE__UP_B, SHORE__WIDTH_ONE, false, SHORE__IF(mlp_bias), SHORE__UP_PARTS("bias")}, \
+        SHORE__MATRIX_ROW(DOWN_W, D, true, "mlp.down_proj.weight", FF),                                     \
+        SHORE__BIAS_ROW(DOWN_B, mlp_bias, "mlp.down_proj.bias")
+#define SHORE__LLAMA_HEAD                                                                                   \
+    {SHORE__HEAD, SHORE__HEAD_TABLE, SHORE__WIDTH_D, false, 0, {{"lm_head.weight", SHORE__WIDTH_VOCAB}}}, { \
+        SHORE__HEAD, SHORE__NORMF_GAIN, SHORE__WIDTH_ONE, false, 0, {                                       \
+            { "norm.weight", SHORE__WIDTH_D }                                                               \
+        }                                                                                                   \
+    }
+/* Rows of attention over queries and keys that are normed. */
+#define SHORE__NORMED_ATTENTION_ROWS                                                                           \
+    SHORE__OP_ROW(HEAD_NORM, QKV, HEADS, .aux = SHORE__HEAD_STATS, .weight = SHORE__HEAD_GAIN, .cheap = true), \
+        SHORE__OP_ROW(ROPE, HEADS, HEADS, .cheap = true), SHORE__OP_ROW(ATTENTION, HEADS, ATTN, .aux = SHORE__LSE)
+/* Rows of a gated product. */
+#define SHORE__LLAMA_MLP_ROWS(in, out)                                         \
+    SHORE__OP_ROW(LINEAR, in, UP, .weight = SHORE__UP_W, .bias = SHORE__UP_B), \
+        SHORE__OP_ROW(ACT, UP, ACT, .cheap = true),                            \
+        SHORE__OP_ROW(LINEAR, ACT, out, .weight = SHORE__DOWN_W, .bias = SHORE__DOWN_B, .input_major = true)
 
 #endif

@@ -2,34 +2,9 @@
 #include "model/families/families.h"
 
 const struct shore__tensor_row shore__llama_tensors[SHORE__LLAMA_TENSORS] = {
-    {SHORE__EMBEDDING, SHORE__TOKEN_TABLE, SHORE__WIDTH_D, false, 0, {{"embed_tokens.weight", SHORE__WIDTH_VOCAB}}},
-    {SHORE__LAYER, SHORE__NORM1_GAIN, SHORE__WIDTH_ONE, false, 0, {{"input_layernorm.weight", SHORE__WIDTH_D}}},
-    {SHORE__LAYER, SHORE__QKV_W, SHORE__WIDTH_D, false, 0, SHORE__QKV_PARTS("weight")},
-    {SHORE__LAYER, SHORE__QKV_B, SHORE__WIDTH_ONE, false, SHORE__IF(qkv_bias), SHORE__QKV_PARTS("bias")},
-    {SHORE__LAYER, SHORE__OUT_W, SHORE__WIDTH_Q, false, 0, {{"self_attn.o_proj.weight", SHORE__WIDTH_D}}},
-    {SHORE__LAYER,
-     SHORE__OUT_B,
-     SHORE__WIDTH_ONE,
-     false,
-     SHORE__IF(out_bias),
-     {{"self_attn.o_proj.bias", SHORE__WIDTH_D}}},
-    {SHORE__LAYER,
-     SHORE__NORM2_GAIN,
-     SHORE__WIDTH_ONE,
-     false,
-     0,
-     {{"post_attention_layernorm.weight", SHORE__WIDTH_D}}},
-    {SHORE__LAYER, SHORE__UP_W, SHORE__WIDTH_D, false, 0, SHORE__UP_PARTS("weight")},
-    {SHORE__LAYER, SHORE__UP_B, SHORE__WIDTH_ONE, false, SHORE__IF(mlp_bias), SHORE__UP_PARTS("bias")},
-    {SHORE__LAYER, SHORE__DOWN_W, SHORE__WIDTH_D, true, 0, {{"mlp.down_proj.weight", SHORE__WIDTH_FF}}},
-    {SHORE__LAYER,
-     SHORE__DOWN_B,
-     SHORE__WIDTH_ONE,
-     false,
-     SHORE__IF(mlp_bias),
-     {{"mlp.down_proj.bias", SHORE__WIDTH_D}}},
-    {SHORE__HEAD, SHORE__HEAD_TABLE, SHORE__WIDTH_D, false, 0, {{"lm_head.weight", SHORE__WIDTH_VOCAB}}},
-    {SHORE__HEAD, SHORE__NORMF_GAIN, SHORE__WIDTH_ONE, false, 0, {{"norm.weight", SHORE__WIDTH_D}}},
+    SHORE__LLAMA_EMBEDDING, SHORE__GAIN_ROW(NORM1_GAIN, "input_layernorm"),
+    SHORE__LLAMA_ATTENTION, SHORE__GAIN_ROW(NORM2_GAIN, "post_attention_layernorm"),
+    SHORE__LLAMA_MLP,       SHORE__LLAMA_HEAD,
 };
 
 const struct shore__layer_row shore__llama_layer[SHORE__LLAMA_ROWS] = {
@@ -40,9 +15,7 @@ const struct shore__layer_row shore__llama_layer[SHORE__LLAMA_ROWS] = {
     SHORE__OP_ROW(LINEAR, ATTN, MID, .weight = SHORE__OUT_W, .bias = SHORE__OUT_B),
     SHORE__ADD_ROW(IN, MID),
     SHORE__OP_ROW(NORM, MID, NORM2, .aux = SHORE__STATS2, .weight = SHORE__NORM2_GAIN, .cheap = true),
-    SHORE__OP_ROW(LINEAR, NORM2, UP, .weight = SHORE__UP_W, .bias = SHORE__UP_B),
-    SHORE__OP_ROW(ACT, UP, ACT, .cheap = true),
-    SHORE__OP_ROW(LINEAR, ACT, OUT, .weight = SHORE__DOWN_W, .bias = SHORE__DOWN_B, .input_major = true),
+    SHORE__LLAMA_MLP_ROWS(NORM2, OUT),
     SHORE__ADD_ROW(MID, OUT),
 };
 

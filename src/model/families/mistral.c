@@ -1,17 +1,19 @@
-/* Mistral: Llama with a window. */
+/* Mistral: Llama with a window. Ministral: with a window in some layers. Ministral 3: as Mistral, with yarn. */
 #include <limits.h>
 
 #include "model/families/families.h"
 
 static const struct shore__key_row keys[] = {{SHORE__KEY_READ, "sliding_window"}};
 
+/* transformers' default for an absent key; null means none. */
+static uint32_t window(struct shore__keys *r, uint32_t absent) {
+    if (!json_object_get(r->object, "sliding_window")) return absent;
+    return shore__keys_given(r, "sliding_window") ? shore__keys_count(r, "sliding_window", 0, INT_MAX) : 0;
+}
+
 static void read(struct shore__keys *r, struct shore__arch *a) {
     shore__rotary_read(r, (struct shore__rotary_defaults){.n_kv_head = 8, .max_positions = 131072}, a);
-    /* transformers' default for an absent key; null means none */
-    if (!json_object_get(r->object, "sliding_window"))
-        a->kinds[0].window = 4096;
-    else if (shore__keys_given(r, "sliding_window"))
-        a->kinds[0].window = shore__keys_count(r, "sliding_window", 4096, INT_MAX);
+    a->kinds[0].window = window(r, 4096);
     shore__layers_attend_alike(r, a);
 }
 
@@ -26,4 +28,53 @@ const struct shore__family shore__mistral = {
     SHORE__KEYS(keys),
     .read = read,
     .write = write,
+};
+
+static void read_ministral(struct shore__keys *r, struct shore__arch *a) {
+    shore__rotary_read(r, (struct shore__rotary_defaults){.n_kv_head = 8, .max_positions = 131072}, a);
+    uint32_t of_some = window(r, 4096);
+    shore__layer_types_read(r, of_some, of_some ? UINT32_MAX : 0, a);
+}
+
+static void write_ministral(const struct shore__arch *a, json_t *j) {
+    json_object_set_new(j, "sliding_window", a->kinds[1].window ? json_integer(a->kinds[1].window) : json_null());
+    shore__layer_types_write(a, j);
+}
+
+const struct shore__family shore__ministral = {
+    .model_type = "ministral",
+    .class = "MinistralForCausalLM",
+    SHORE__LIKE_LLAMA,
+    SHORE__KEYS(keys),
+    .read = read_ministral,
+    .write = write_ministral,
+};
+
+static void read_ministral3(struct shore__keys *r, struct shore__arch *a) {
+    const struct shore__rotary_defaults absent = {
+        .n_kv_head = 8, .max_positions = 262144, .head_dim = 128, .eps = 1e-5, .pad = 1 + 11, .query_scales = true};
+    shore__rotary_read(r, absent, a);
+    if (!r->rc && a->rope[0].kind != SHORE__ROPE_YARN)
+        shore__keys_refuse(r, "rope_parameters", "those of yarn are needed, with llama_4_scaling_beta");
+    a->kinds[0].window = window(r, 0);
+    shore__layers_attend_alike(r, a);
+}
+
+/* transformers 4 has no such models. */
+static void write_ministral3(const struct shore__arch *a, json_t *j) {
+    json_t *rope = json_object_get(j, "rope_scaling");
+    json_object_set(rope, "rope_theta", json_object_get(j, "rope_theta"));
+    json_object_set(j, "rope_parameters", rope);
+    json_object_del(j, "rope_scaling");
+    json_object_del(j, "rope_theta");
+    write(a, j);
+}
+
+const struct shore__family shore__ministral3 = {
+    .model_type = "ministral3",
+    .class = "Ministral3ForCausalLM",
+    SHORE__LIKE_LLAMA,
+    SHORE__KEYS(keys),
+    .read = read_ministral3,
+    .write = write_ministral3,
 };

@@ -3,7 +3,6 @@
 
 #include <float.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "model/config/rope.h"
@@ -29,21 +28,12 @@ float shore__epsilon_read(struct shore__keys *r, const char *key, double absent)
     return (float)shore__keys_number(r, key, absent, FLT_MIN, 1);
 }
 
-json_t *shore__real_of(float value) {
-    char text[32];
-    for (int digits = 1; digits <= 9; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, (double)value);
-        if ((float)strtod(text, NULL) == value) break;
-    }
-    return json_real(strtod(text, NULL));
-}
-
 /* ---- rotary families --------------------------------------------------------------------------------------------- */
 
 /* Resolves padding_idx as nn.Embedding does: a negative index counts from the end. */
-static int64_t padding(struct shore__keys *r, uint32_t vocab) {
-    if (!shore__keys_given(r, "pad_token_id")) return -1;
+static int64_t padding(struct shore__keys *r, uint32_t absent, uint32_t vocab) {
     const json_t *v = json_object_get(r->object, "pad_token_id");
+    if (!v || json_is_null(v)) return v ? -1 : (int64_t)absent - 1;
     int64_t id = json_integer_value(v);
     if (!json_is_integer(v) || id >= vocab || id < -(int64_t)vocab) {
         char why[100];
@@ -63,22 +53,30 @@ void shore__rotary_read(struct shore__keys *r, struct shore__rotary_defaults abs
     a->n_kv_head = shore__keys_count(r, "num_key_value_heads", stands ? a->n_head : absent.n_kv_head, 4096);
     a->d_ff = shore__keys_count(r, "intermediate_size", -1, 1 << 20);
     a->vocab = shore__keys_count(r, "vocab_size", -1, 1 << 24);
-    a->padding = padding(r, a->vocab);
+    a->padding = padding(r, absent.pad, a->vocab);
     a->max_positions = shore__keys_count(r, "max_position_embeddings", absent.max_positions, 1 << 24);
     a->norm = SHORE__RMS_NORM;
-    a->norm_eps = shore__epsilon_read(r, "rms_norm_eps", 1e-6);
-    a->act = shore__act_read(r, "hidden_act", "silu");
+    a->norm_eps = shore__epsilon_read(r, "rms_norm_eps", absent.eps ? absent.eps : 1e-6);
+    a->act = shore__act_read(r, absent.act_key ? absent.act_key : "hidden_act", absent.act ? absent.act : "silu");
     a->gated = true;
-    a->tied = shore__keys_flag(r, "tie_word_embeddings", false);
+    a->tied = shore__keys_flag(r, "tie_word_embeddings", absent.tied);
     a->init_std = (float)shore__keys_number(r, "initializer_range", 0.02, 0, 10);
     a->has_dropout = shore__keys_number(r, "attention_dropout", 0, 0, 1) > 0;
-    if (!r->rc && !shore__keys_given(r, "head_dim") && a->d_model % a->n_head)
+    if (!r->rc && !shore__keys_given(r, "head_dim") && !absent.head_dim && a->d_model % a->n_head)
         shore__keys_refuse(r, "num_attention_heads", "hidden_size must be a multiple of it unless head_dim is given");
-    a->head_dim = shore__keys_count(r, "head_dim", a->d_model / a->n_head ? a->d_model / a->n_head : 1, 4096);
+    uint32_t shared = a->d_model / a->n_head ? a->d_model / a->n_head : 1;
+    a->head_dim = shore__keys_count(r, "head_dim", absent.head_dim ? absent.head_dim : shared, 4096);
+    a->rotary_dim = a->head_dim;
     if (!r->rc && a->n_head % a->n_kv_head)
         shore__keys_refuse(r, "num_key_value_heads", "num_attention_heads must be a multiple of it");
     if (!r->rc && a->head_dim % 2) shore__keys_refuse(r, "head_dim", "rotary positions need an even one");
-    shore__rope_read(r, a->max_positions, &a->rope[0]);
+    const struct shore__rope_rules rules = {absent.theta ? absent.theta : 10000,
+                                            a->max_positions,
+                                            a->head_dim,
+                                            absent.part,
+                                            absent.query_scales,
+                                            absent.original_positions};
+    if (!absent.reads_rope) shore__rope_read(r, &rules, &a->rope[0]);
 }
 
 void shore__rotary_write(const struct shore__arch *a, json_t *j) {
@@ -107,4 +105,28 @@ void shore__layers_attend_alike(struct shore__keys *r, const struct shore__arch 
                        a->kinds[0].window
                            ? "only sliding_attention in every layer is supported where sliding_window is given"
                            : "only full_attention in every layer is supported");
+}
+
+void shore__layer_types_read(struct shore__keys *r, uint32_t window, uint32_t nth, struct shore__arch *a) {
+    const json_t *types = json_object_get(r->object, "layer_types");
+    bool given = types && !json_is_null(types), windowed = false;
+    a->kinds[1] = a->kinds[0];
+    a->kinds[1].window = window;
+    if (given && (!json_is_array(types) || json_array_size(types) != a->n_layer))
+        shore__keys_refuse(r, "layer_types", "a list with one entry for each layer is needed");
+    for (uint32_t i = 0; !r->rc && i < a->n_layer; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        a->kind_of[i] = given ? type && !strcmp(type, "sliding_attention") : nth && (i + 1) % nth != 0;
+        windowed |= a->kind_of[i] == 1;
+        if (given && !a->kind_of[i] && (!type || strcmp(type, "full_attention") != 0))
+            shore__keys_refuse(r, "layer_types", "only full_attention and sliding_attention are supported");
+    }
+    if (windowed && !window && !r->rc) shore__keys_refuse(r, "sliding_window", "layers of sliding_attention need one");
+}
+
+void shore__layer_types_write(const struct shore__arch *a, json_t *j) {
+    json_t *types = json_array();
+    for (uint32_t i = 0; i < a->n_layer; i++)
+        json_array_append_new(types, json_string(a->kind_of[i] ? "sliding_attention" : "full_attention"));
+    json_object_set_new(j, "layer_types", types);
 }

@@ -99,7 +99,13 @@ static void what_is_not_understood_is_refused(void **state) {
         {"\"rope_scaling\": {\"factor\": 2}", "\"rope_type\" is missing: default, linear, dynamic"},
         {"\"rope_scaling\": {\"alpha\": 2}", "\"alpha\" is 2: rotary positions of the kind default have no such key"},
         {"\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1], \"long_factor\": [1]}",
-         "\"type\" is \"longrope\": only default, linear, dynamic, llama3 and yarn"},
+         "\"short_factor\" is [1]: as many numbers as"},
+        {"\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1], \"long_factor\": [1, 1]}",
+         "\"long_factor\" is [1,1]: as many"},
+        {"\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [0], \"long_factor\": [1]}",
+         "\"short_factor\" is [0]: numbers above 0"},
+        {"\"rope_scaling\": {\"type\": \"ntk\"}",
+         "\"type\" is \"ntk\": only default, linear, dynamic, llama3, yarn and longrope"},
         {"\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}}", "\"full_attention\" is "},
         {"\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, \"finetuned\": true}", "\"finetuned\" is true"},
         {"\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2, \"alpha\": 1000}", "\"alpha\" is 1000"},
@@ -133,9 +139,9 @@ static void what_is_not_understood_is_refused(void **state) {
 static void positions_end_where_angles_would_change(void **state) {
     (void)state;
     struct shore__arch a = arch_of("{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}");
-    assert_true(shore__arch_ends_at_positions(&a));
+    assert_int_equal(shore__arch_most_positions(&a, 1), a.max_positions);
     a = arch_of("{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2}}");
-    assert_false(shore__arch_ends_at_positions(&a));
+    assert_int_equal(shore__arch_most_positions(&a, 1), 0);
 }
 
 int main(void) {
