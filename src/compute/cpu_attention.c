@@ -234,16 +234,16 @@ int shore__cpu_head_norm_backward(struct shore__compute *base, struct shore__str
     size_t width = shore__mode_bytes(base->mode), row = (a->n_head + 2 * a->n_kv_head) * a->head_dim * width;
     size_t all = a->sequences * a->seq_len;
     const char *dys = shore__cpu_ptr(dy), *xs = shore__cpu_ptr(x);
+    float *g = shore__cpu_ptr(dgain);
     const float *st = shore__cpu_ptr(stats);
     struct normed n[2];
     normed_parts(a, whole, n);
     const size_t stats_ld = 2 * (n[0].rows + n[1].rows);
     for (const struct normed *i = n; i < n + 2 && !shore__buf_is_none(dgain); i++) { /* columns first: dx may be dy */
-        SHORE__FOR_PART(c, i->d, 16, p) {
+        SHORE__FOR_PART(c, g ? i->d : 0, 16, p) {
             for (size_t r = 0; r < all; r++)
-                c->kernels->norm_columns((float *)shore__cpu_ptr(dgain) + i->gain, NULL, dys + r * row + i->at * width,
-                                         xs + r * row + i->at * width, st + r * stats_ld + i->stats, kind, i->rows,
-                                         i->d, p.begin, p.end, base->mode);
+                c->kernels->norm_columns(g + i->gain, NULL, dys + r * row + i->at * width, xs + r * row + i->at * width,
+                                         st + r * stats_ld + i->stats, kind, i->rows, i->d, p.begin, p.end, base->mode);
         }
     }
     SHORE__FOR_PART(c, all, 1, p) {

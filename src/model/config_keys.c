@@ -85,7 +85,20 @@ void shore__config_keys_check(struct shore__keys *k, const struct shore__family 
     }
 }
 
+/* Of a multimodal model: all of it, with what is kept of text_config. */
+static json_t *kept_around(const json_t *config, const json_t *text, const struct shore__family *family) {
+    json_t *kept = json_copy((json_t *)config);
+    json_object_del(kept, "quantization_config");
+    json_object_del(kept, "dtype");
+    json_object_del(kept, "torch_dtype");
+    if (!json_object_set_new(kept, "text_config", shore__config_keys_kept(text, family))) return kept;
+    json_decref(kept);
+    return NULL;
+}
+
 json_t *shore__config_keys_kept(const json_t *config, const struct shore__family *family) {
+    const json_t *text = json_object_get(config, "text_config");
+    if (json_is_object(text)) return kept_around(config, text, family);
     json_t *kept = json_object(), *value;
     const char *key;
     json_object_foreach((json_t *)config, key, value) {
@@ -102,9 +115,9 @@ json_t *shore__config_keys_kept(const json_t *config, const struct shore__family
 size_t shore__config_keys_unknown(const json_t *kept, const struct shore__family *family, char *out, size_t bytes) {
     size_t count = 0;
     const char *key;
-    json_t *value;
+    json_t *value, *text = json_object_get(kept, "text_config");
     *out = 0;
-    json_object_foreach((json_t *)kept, key, value) {
+    json_object_foreach(text ? text : (json_t *)kept, key, value) {
         if (row_of(key, family)) continue;
         shore__append(out, bytes, "%s\"%s\"", count++ ? ", " : "", shore__shown(key).text);
     }

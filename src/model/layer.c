@@ -226,7 +226,7 @@ static int backward_row(const struct shore__layer_call *l, uint32_t i, const str
     case SHORE__OP_ROPE:
         return rope(l, dout, true);
     case SHORE__OP_ATTENTION:
-        if (row->weight)
+        if (!shore__buf_is_none(q[row->weight]))
             TRY(op->sink_backward(l->c, l->s, q[row->weight], dout, at[row->out], at[row->aux], &attention));
         return op->attention_backward(l->c, l->s, din, dout, in, at[row->out], at[row->aux], &attention);
     case SHORE__OP_ACT:

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "files/json.h"
+#include "run/exchange/towers.h"
 #include "run/lora.h"
 #include "run/run.h"
 
@@ -59,8 +60,12 @@ int shore__export(const struct shore__exporting *how, const struct shore__model 
     struct description d = {m, tokenizer, *how->type, how->settings};
     struct shore__exporting e = *how;
     bool adapters = m->adapters.count > 0;
-    int rc = shore__contents_of_model(m, adapters ? SHORE__ADAPTERS_ALONE : SHORE__WHOLE_MODEL, false, &contents, diag);
-    if (rc < 0) return rc;
+    struct shore__towers *towers = NULL;
+    int rc = m->arch.wrapper && !adapters ? shore__towers_open(how->settings->model, m, &towers, diag) : 0;
+    if (rc == 0)
+        rc = shore__contents_of_model(m, adapters ? SHORE__ADAPTERS_ALONE : SHORE__WHOLE_MODEL, false, &contents, diag);
+    if (towers) e.extras = shore__towers_extras(towers, &e.nextras);
+    if (rc < 0) goto done;
     e.contents = contents;
     e.describe = adapters ? write_adapters : write_description;
     if (adapters) {
@@ -70,6 +75,8 @@ int shore__export(const struct shore__exporting *how, const struct shore__model 
     e.describe_ctx = &d;
     rc = shore__export_contents(&e, directory, diag);
     shore__contents_free(contents);
+done:
+    shore__towers_close(towers);
     return rc;
 }
 

@@ -35,23 +35,40 @@ int shore__tensors_open(const char *directory, const struct shore__arch *arch, s
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
+/* Newer files have the text of a multimodal model as "model.language_model.X", and "lm_head.weight". */
+static const struct shore__st_tensor *find_in_wrapper(const struct shore__safetensors *files, const char *name) {
+    const size_t before = sizeof SHORE__TEXT_PREFIX "model." - 1;
+    char other[200];
+    if (strcmp(name, SHORE__TEXT_PREFIX "lm_head.weight") == 0) return shore__safetensors_find(files, head_name);
+    if (strlen(name) <= before) return NULL;
+    snprintf(other, sizeof other, "model." SHORE__TEXT_PREFIX "%s", name + before);
+    return shore__safetensors_find(files, other);
+}
+
 static const struct shore__st_tensor *find_stored(const struct shore__safetensors *files,
                                                   const struct shore__arch *arch, const char *name) {
     const struct shore__st_tensor *t = shore__safetensors_find(files, name);
     const char *prefix = shore__family_of(arch->model_type)->prefix;
+    if (!t && arch->wrapper) return find_in_wrapper(files, name);
     if (!t && strncmp(name, prefix, strlen(prefix)) == 0) t = shore__safetensors_find(files, name + strlen(prefix));
     return t;
 }
 
 static const char *embedding_name(const struct shore__arch *arch) {
+    if (arch->wrapper) return SHORE__TEXT_PREFIX "model.embed_tokens.weight";
     return arch->learned_positions ? "transformer.wte.weight" : "model.embed_tokens.weight";
+}
+static const struct shore__st_tensor *find_head(const struct shore__safetensors *files,
+                                                const struct shore__arch *arch) {
+    return arch->wrapper ? find_stored(files, arch, SHORE__TEXT_PREFIX "lm_head.weight")
+                         : shore__safetensors_find(files, head_name);
 }
 
 const struct shore__st_tensor *shore__tensor_find(const struct shore__safetensors *files,
                                                   const struct shore__arch *arch, const char *name) {
     const struct shore__st_tensor *t = find_stored(files, arch, name);
     /* safetensors' save_model keeps one of the names that share memory: the alphabetically first */
-    return t || !arch->tied || strcmp(name, embedding_name(arch)) != 0 ? t : shore__safetensors_find(files, head_name);
+    return t || !arch->tied || strcmp(name, embedding_name(arch)) != 0 ? t : find_head(files, arch);
 }
 
 const struct shore__st_tensor *shore__tensor_prefixed(const struct shore__safetensors *files, const char *name) {
@@ -127,7 +144,7 @@ static int compare(const struct shore__safetensors *files, const struct shore__s
 
 static int head_is_embedding(const struct shore__safetensors *files, const struct shore__arch *arch, bool *same,
                              struct shore_diag *diag) {
-    const struct shore__st_tensor *head = shore__safetensors_find(files, head_name);
+    const struct shore__st_tensor *head = find_head(files, arch);
     const struct shore__st_tensor *embedding = find_stored(files, arch, embedding_name(arch));
     *same = true;
     return head && embedding ? compare(files, head, embedding, same, diag) : 0;
@@ -156,7 +173,7 @@ static int check_frequencies(const struct shore__safetensors *files, const struc
     struct shore__arch unscaled = *arch;
     float stored[2048];
     unscaled.rope[0].kind = SHORE__ROPE_DEFAULT;
-    size_t half = arch->head_dim / 2;
+    size_t half = arch->rotary_dim / 2;
     if (t->elems != half || half > sizeof stored / sizeof *stored)
         return refuse(files, t, diag, "holds %llu rotary frequencies, but config.json asks for %zu",
                       (unsigned long long)t->elems, half);
@@ -213,8 +230,9 @@ int shore__tensor_check_unused(const struct shore__safetensors *files, const str
     if (arch->learned_positions && ends_with(t->name, ".attn.masked_bias")) return check_masked_score(files, t, diag);
     if (!arch->learned_positions && ends_with(t->name, "rotary_emb.inv_freq"))
         return check_frequencies(files, arch, t, diag);
-    bool same = false;
-    int rc = arch->tied && strcmp(t->name, head_name) == 0 ? head_is_embedding(files, arch, &same, diag) : 0;
+    bool same = false, head = t == find_head(files, arch);
+    if (arch->wrapper && !head && !has_words(t->name, "language_model")) return 0; /* of what reads images */
+    int rc = arch->tied && head ? head_is_embedding(files, arch, &same, diag) : 0;
     if (rc < 0 || same) return rc;
     return refuse(files, t, diag, "is not part of a %s model as config.json has it%s", arch->model_type,
                   which_says_no(arch, t->name));
