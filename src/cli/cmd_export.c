@@ -1,10 +1,13 @@
 
+#include <string.h>
+
 #include "cli/cli.h"
 #include "plan/transfers.h"
 
 struct args {
     char *out, *snapshot;
     unsigned dtype;
+    bool gguf;
     struct shore__strings moved;
     uint64_t memory, shard;
     bool moments, quiet;
@@ -13,7 +16,10 @@ struct args {
 #define OPTION(...) SHORE__OPTION(struct args, __VA_ARGS__)
 #define CHOICE(...) SHORE__CHOICE(struct args, __VA_ARGS__)
 static const struct shore__option options[] = {
-    OPTION(TEXT, "out", out, "DIR", "the directory to make; it appears whole or not at all"),
+    OPTION(TEXT, "out", out, "DIR|FILE", "the directory or file to make; it appears whole or not at all"),
+    CHOICE("format", gguf, "hf|gguf",
+           "hf: a Hugging Face directory, as transformers loads it; gguf: one file for llama.cpp and Ollama, with "
+           "tokenizer and chat template"),
     CHOICE("dtype", dtype, "bf16|fp32|fp16",
            "bf16: the rounded weights that the run computes with (ties away from zero); fp32: the exact master "
            "weights; fp16: these rounded to nearest, with an error if one is too large; without it, a run of another "
@@ -39,6 +45,33 @@ static int buffers_within(const struct args *a, uint64_t *buffers, struct shore_
     return rc;
 }
 
+static int check_gguf(const struct args *a, const struct shore__opened *o, struct shore_diag *diag) {
+    const char *path = o->run->path;
+    if (a->moments || a->shard)
+        return shore__fail(diag, SHORE_EUSAGE, "--format gguf makes one file without moments: leave out --%s",
+                           a->moments ? "moments" : "shard-size");
+    if (!o->model)
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "%s: was made by %.60s, and GGUF is written for models of the program: export without "
+                           "--format, and convert that with llama.cpp's convert_hf_to_gguf.py",
+                           path, shore__contents_maker(o->run->contents));
+    if (o->model->adapters.count)
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "%s: trains adapters alone: export them without --format to DIR, import their model with "
+                           "--adapter DIR, and export that run",
+                           path);
+    const struct shore__arch *arch = &o->model->arch;
+    if (arch->kinds[0].window && arch->kinds[0].window < arch->max_positions)
+        shore__cli_say("llama.cpp knows no window of attention for %s: beyond %u tokens it attends to all",
+                       arch->model_type, arch->kinds[0].window);
+    return 0;
+}
+
+static const char *last_word(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash && slash[1] ? slash + 1 : path;
+}
+
 static int export(const struct shore__parsed *parsed, void *args) {
     const struct args *a = args;
     const char *path = parsed->positional[0];
@@ -56,7 +89,8 @@ static int export(const struct shore__parsed *parsed, void *args) {
     /* adapters are small, and go on being trained */
     bool adapters = o.model && o.model->adapters.count && !shore__option_given(&shore__cli_export, parsed, "dtype");
     unsigned dtype = adapters ? 1 : a->dtype;
-    rc = buffers_within(a, &buffers, &diag);
+    rc = a->gguf ? check_gguf(a, &o, &diag) : 0;
+    if (!rc) rc = buffers_within(a, &buffers, &diag);
     if (!rc) shore__cli_catch_signals("longshore: stopping; once more stops at once\n");
     if (!rc && !o.model && a->moments)
         rc = shore__fail(
@@ -77,8 +111,9 @@ static int export(const struct shore__parsed *parsed, void *args) {
             .progress = shore__cli_work,
             .progress_ctx = a->quiet ? NULL : (void *)"exporting",
         };
-        rc = o.model ? shore__export(&e, o.model, o.tokenizer, a->out, &diag)
-                     : shore__export_recorded(&e, a->out, &diag);
+        rc = a->gguf   ? shore__export_gguf(&e, o.model, o.tokenizer, last_word(o.run->path), a->out, &diag)
+             : o.model ? shore__export(&e, o.model, o.tokenizer, a->out, &diag)
+                       : shore__export_recorded(&e, a->out, &diag);
     }
     shore__cli_progress_end();
     const char *as = typed ? names[dtype] : "recorded";
@@ -93,7 +128,8 @@ static int export(const struct shore__parsed *parsed, void *args) {
 const struct shore__command_line shore__cli_export = {
     .command = "export",
     .remote = true,
-    .synopsis = "export RUN --out DIR [--dtype bf16|fp32|fp16] [--snapshot NAME] [--moments]",
+    .synopsis = "export RUN --out DIR [--dtype bf16|fp32|fp16] [--snapshot NAME] [--moments]\n"
+                "export RUN --format gguf --out FILE [--dtype bf16|fp32|fp16] [--snapshot NAME]",
     .about =
         "Writes the committed state of a run as a Hugging Face directory (config.json, model.safetensors, tokenizer)\n"
         "that transformers loads. The weights are streamed: memory does not grow with the model. Of a run from Python "

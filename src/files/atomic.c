@@ -9,10 +9,12 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/diag.h"
 #include "base/directory.h"
+#include "base/units.h"
 
 char *shore__path_join(const char *directory, const char *name) {
     char *path;
@@ -158,6 +160,20 @@ int shore__atomic_commit(struct shore__atomic *file, struct shore_diag *diag) {
     free(file->temporary);
     *file = (struct shore__atomic){.fd = -1};
     return rc;
+}
+
+int shore__atomic_reserve(const struct shore__atomic *file, uint64_t bytes, struct shore_diag *diag) {
+    int code = posix_fallocate(file->fd, 0, (off_t)bytes);
+    if (code == EOPNOTSUPP || code == EINVAL) code = ftruncate(file->fd, (off_t)bytes) ? errno : 0;
+    if (code == ENOSPC) {
+        struct statvfs space = {0};
+        (void)!fstatvfs(file->fd, &space);
+        return shore__fail(diag, -ENOSPC, "%s: no space: needs %s, has %s", file->path, shore__format_size(bytes).text,
+                           shore__format_size((uint64_t)space.f_bavail * space.f_frsize).text);
+    }
+    return code ? shore__fail(diag, -code, "%s: cannot make it %llu bytes long: %s", file->path,
+                              (unsigned long long)bytes, strerror(code))
+                : 0;
 }
 
 void shore__atomic_abort(struct shore__atomic *file) {

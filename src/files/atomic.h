@@ -17,6 +17,8 @@ struct shore__atomic {
 /* The temporary's name follows from the path, so the next try overwrites what a killed process left. After a failure
  * there is nothing to abort. */
 int shore__atomic_open(const char *path, struct shore__atomic *file, struct shore_diag *diag);
+/* Takes the room of so many bytes, which the file then has. -ENOSPC says what is missing. */
+int shore__atomic_reserve(const struct shore__atomic *file, uint64_t bytes, struct shore_diag *diag);
 /* Opens a nameless file in the directory. It disappears when it is closed or the process ends. */
 int shore__atomic_unnamed(const char *directory, struct shore__atomic *file, struct shore_diag *diag);
 /* Syncs, renames, and syncs the directory. Always closes. A nameless file keeps no name. Durable: on return. */

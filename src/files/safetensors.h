@@ -96,6 +96,10 @@ int shore__st_writer_put(struct shore__st_writer *w, uint32_t tensor, uint64_t f
 /* Puts all bytes of a tensor of type OTHER. */
 int shore__st_writer_put_bytes(struct shore__st_writer *w, uint32_t tensor, const void *data, struct shore_diag *diag);
 int shore__st_writer_finish(struct shore__st_writer *w, struct shore_diag *diag); /* also closes */
-void shore__st_writer_abort(struct shore__st_writer *w);                          /* removes what was written */
+/* Writes fp32 values as a type (F32, BF16, F16), as elements [first, first + count) of a tensor at this offset of a
+ * file. */
+int shore__st_write_values(int fd, enum shore__st_type type, const float *values, uint64_t first, uint64_t count,
+                           uint64_t offset, const char *name, struct shore_diag *diag);
+void shore__st_writer_abort(struct shore__st_writer *w); /* removes what was written */
 
 #endif

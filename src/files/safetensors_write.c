@@ -1,10 +1,7 @@
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
 
 #include "base/diag.h"
 #include "base/units.h"
@@ -40,21 +37,6 @@ static void shard_name(uint32_t shard, uint32_t nshards, char out[64]) {
         strcpy(out, "model.safetensors");
     else
         snprintf(out, 64, "model-%05u-of-%05u.safetensors", shard + 1, nshards);
-}
-
-static int reserve(const struct shore__st_writer *w, const struct shore__atomic *file, uint64_t bytes,
-                   struct shore_diag *diag) {
-    int code = posix_fallocate(file->fd, 0, (off_t)bytes);
-    if (code == EOPNOTSUPP || code == EINVAL) code = ftruncate(file->fd, (off_t)bytes) ? errno : 0;
-    if (code == ENOSPC) {
-        struct statvfs space = {0};
-        (void)!statvfs(w->directory, &space);
-        return shore__fail(diag, -ENOSPC, "%s: no space: needs %s, has %s", file->path, shore__format_size(bytes).text,
-                           shore__format_size((uint64_t)space.f_bavail * space.f_frsize).text);
-    }
-    return code ? shore__fail(diag, -code, "%s: cannot make it %llu bytes long: %s", file->path,
-                              (unsigned long long)bytes, strerror(code))
-                : 0;
 }
 
 static json_t *describe(const struct shore__st_decl *decl, uint64_t begin, uint64_t end) {
@@ -112,7 +94,7 @@ static int begin_shard(struct shore__st_writer *w, const struct shore__st_decl *
         size_t text_bytes = strlen(text), padded = (text_bytes + 7) / 8 * 8;
         unsigned char prefix[8];
         shore__put_u64(prefix, padded);
-        rc = reserve(w, &w->shards[shard], 8 + padded + bytes, diag);
+        rc = shore__atomic_reserve(&w->shards[shard], 8 + padded + bytes, diag);
         if (rc == 0) rc = shore__write_at(w->shards[shard].fd, prefix, 8, 0, path, diag);
         if (rc == 0) rc = shore__write_at(w->shards[shard].fd, text, text_bytes, 8, path, diag);
         if (rc == 0)
@@ -181,29 +163,29 @@ int shore__st_writer_open(const char *directory, const struct shore__st_decl *te
     return 0;
 }
 
+int shore__st_write_values(int fd, enum shore__st_type type, const float *values, uint64_t first, uint64_t count,
+                           uint64_t offset, const char *name, struct shore_diag *diag) {
+    uint16_t block[16384];
+    int rc = 0;
+    if (type == SHORE__ST_F32) return shore__write_at(fd, values, count * 4, offset + first * 4, name, diag);
+    for (uint64_t done = 0, n; rc == 0 && done < count; done += n) {
+        n = count - done < 16384 ? count - done : 16384;
+        for (size_t i = 0; i < n; i++)
+            block[i] =
+                type == SHORE__ST_F16 ? shore__f32_to_f16(values[done + i]) : shore__f32_to_bf16(values[done + i]);
+        rc = shore__write_at(fd, block, n * 2, offset + (first + done) * 2, name, diag);
+    }
+    return rc;
+}
+
 int shore__st_writer_put(struct shore__st_writer *w, uint32_t tensor, uint64_t first, uint64_t count, const float *data,
                          struct shore_diag *diag) {
     struct placed *t = &w->tensors[tensor];
     if (tensor >= w->ntensors || t->type == SHORE__ST_OTHER || first > t->elems || count > t->elems - first)
         return shore__fail(diag, SHORE_EUSAGE, "%s: elements outside tensor number %u", w->directory, tensor);
     const struct shore__atomic *file = &w->shards[t->shard];
-    const size_t size = t->size;
-    if (size == 4) {
-        int rc = shore__write_at(file->fd, data, count * 4, t->offset + first * 4, file->path, diag);
-        if (rc) return rc;
-    }
-    uint16_t block[16384];
-    for (uint64_t done = 0; size == 2 && done < count;) {
-        size_t n = count - done < 16384 ? (size_t)(count - done) : 16384;
-        for (size_t i = 0; i < n; i++)
-            block[i] =
-                t->type == SHORE__ST_F16 ? shore__f32_to_f16(data[done + i]) : shore__f32_to_bf16(data[done + i]);
-        int rc = shore__write_at(file->fd, block, n * 2, t->offset + (first + done) * 2, file->path, diag);
-        if (rc) return rc;
-        done += n;
-    }
     __atomic_fetch_add(&t->put_elems, count, __ATOMIC_RELAXED);
-    return 0;
+    return shore__st_write_values(file->fd, t->type, data, first, count, t->offset, file->path, diag);
 }
 
 int shore__st_writer_put_bytes(struct shore__st_writer *w, uint32_t tensor, const void *data, struct shore_diag *diag) {

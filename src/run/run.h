@@ -278,6 +278,11 @@ struct shore__exporting {
     void *progress_ctx;
 };
 enum shore__st_type shore__st_type_of(enum shore_dtype dtype);
+/* Where elements [first, first + count) of a tensor go, by its number in contents, in the order of its file. */
+typedef int (*shore__put_fn)(void *ctx, uint32_t number, uint64_t first, uint64_t count, const float *values,
+                             struct shore_diag *diag);
+/* Reads the weights as an export of e->type has them, each tensor in its order. */
+int shore__export_masters(const struct shore__exporting *e, shore__put_fn put, void *ctx, struct shore_diag *diag);
 int shore__export_contents(const struct shore__exporting *e, const char *directory, struct shore_diag *diag);
 /* Exports another program's run, with the configuration of the model that the program has recorded. */
 int shore__export_recorded(const struct shore__exporting *e, const char *directory, struct shore_diag *diag);
@@ -290,6 +295,13 @@ char *shore__export_lacks(const struct shore__contents *c, const char *run, cons
  * and other files of `how` follow from the model. tokenizer: copied too; may be NULL. */
 int shore__export(const struct shore__exporting *how, const struct shore__model *m,
                   const struct shore__tokenizer *tokenizer, const char *directory, struct shore_diag *diag);
+
+/* Exports one of our models as a GGUF file for llama.cpp, with its tokenizer. name: the model's, in the file. Values
+ * are those of shore__export() with the same type. SHORE_EINPUT: the model or its tokenizer has no form there that is
+ * known here. */
+int shore__export_gguf(const struct shore__exporting *how, const struct shore__model *m,
+                       const struct shore__tokenizer *tokenizer, const char *name, const char *path,
+                       struct shore_diag *diag);
 
 /* A new placement: the drives that the state moves to. */
 struct shore__placing {

@@ -24,8 +24,10 @@ void shore__tokenizer_drop_rules(struct shore__tokenizer *t) {
         shore__pattern_close(t->steps[i].pattern);
         free(t->steps[i].to);
     }
-    for (unsigned i = 0; i < t->nstages; i++)
+    for (unsigned i = 0; i < t->nstages; i++) {
         shore__pattern_close(t->stages[i].pattern);
+        free(t->stages[i].text);
+    }
     t->nsteps = t->nstages = 0;
     t->bpe.byte_level = t->space_marks = t->strip_first_space = false;
     t->prepend = SHORE__PREPEND_NEVER;

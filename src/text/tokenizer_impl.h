@@ -10,6 +10,7 @@
 #include "text/tokenizer.h"
 
 #define SHORE__BYTES_END_OF_TEXT 256u
+#define SHORE__BYTES_END_OF_TEXT_NAME "<|endoftext|>"
 #define SHORE__STEP_LIMIT 8
 #define SHORE__SPACE_MARK "\xE2\x96\x81" /* U+2581, SentencePiece's space */
 
@@ -40,6 +41,7 @@ enum shore__behavior {
 };
 struct shore__stage {               /* a stage that divides the pretokens of the previous one */
     struct shore__pattern *pattern; /* NULL: does not divide */
+    char *text;                     /* of the pattern, as its file has it */
     enum shore__behavior behavior;
     bool invert, prefix_space;
 };
@@ -72,6 +74,8 @@ struct shore__tokenizer {
     bool strip_first_space; /* when decoding */
     uint32_t beginning[SHORE__STEP_LIMIT];
     unsigned nbeginning;
+    bool templated; /* tokenizer.json says what is put around a text */
+    int64_t behind; /* id of the special token behind it; -1: none */
 };
 
 /* Reads tokenizer.json, except for vocabulary, merges and added tokens. Refuses by name what is not supported. */

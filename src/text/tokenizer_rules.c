@@ -139,7 +139,9 @@ static int add_stage(struct shore__tokenizer *t, const char *pattern, bool liter
     if (t->nstages == SHORE__STEP_LIMIT) return unsupported(diag, "pre_tokenizer", "more than 8 in a Sequence");
     struct shore__stage *stage = &t->stages[t->nstages++];
     *stage = (struct shore__stage){.behavior = behavior, .invert = invert, .prefix_space = prefix_space};
-    return pattern ? shore__pattern_open(pattern, strlen(pattern), literal, &stage->pattern, diag) : 0;
+    if (!pattern) return 0;
+    if (!(stage->text = strdup(pattern))) return shore__out_of_memory(diag);
+    return shore__pattern_open(pattern, strlen(pattern), literal, &stage->pattern, diag);
 }
 
 static int read_split(struct shore__tokenizer *t, const json_t *m, struct shore_diag *diag) {
@@ -250,16 +252,26 @@ static int read_model(struct shore__tokenizer *t, const json_t *model, struct sh
     return 0;
 }
 
-/* Reads what a text begins with, of the template for a single text. */
+/* The ids of a special token of a template; NULL: it is the text. */
+static const json_t *ids_of(const json_t *template, const json_t *part) {
+    const char *name = string_of(json_object_get(part, "SpecialToken"), "id");
+    return name ? json_object_get(json_object_get(json_object_get(template, "special_tokens"), name), "ids") : NULL;
+}
+
+/* Reads what a text begins and ends with, of the template for a single text. */
 static int read_post_processor(struct shore__tokenizer *t, const json_t *post_processor, struct shore_diag *diag) {
     const json_t *m, *part, *id;
     size_t k, n;
+    t->behind = -1;
     for (size_t i = 0; (m = member(post_processor, "processors", i)); i++) {
-        json_array_foreach((json_t *)(uintptr_t)json_object_get(m, "single"), k, part) {
-            const char *name = string_of(json_object_get(part, "SpecialToken"), "id");
-            if (!name) break; /* the text */
-            json_array_foreach(json_object_get(json_object_get(json_object_get(m, "special_tokens"), name), "ids"), n,
-                               id) {
+        const json_t *single = json_object_get(m, "single");
+        const json_t *last = ids_of(m, json_array_get(single, json_array_size(single) - 1));
+        t->templated = true;
+        if (last) t->behind = json_integer_value(json_array_get(last, 0));
+        json_array_foreach((json_t *)(uintptr_t)single, k, part) {
+            const json_t *ids = ids_of(m, part);
+            if (!ids) break; /* the text */
+            json_array_foreach((json_t *)(uintptr_t)ids, n, id) {
                 if (t->nbeginning == SHORE__STEP_LIMIT)
                     return unsupported(diag, "post-processor", "more than 8 tokens before a text");
                 t->beginning[t->nbeginning++] = (uint32_t)json_integer_value(id);

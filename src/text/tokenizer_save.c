@@ -9,8 +9,6 @@
 #include "text/tokenizer_impl.h"
 #include "text/utf8.h"
 
-#define END_OF_TEXT_NAME "<|endoftext|>"
-
 /* A tokenizer.json with the 256 byte characters and no merges: it divides a text into its bytes. */
 static json_t *bytes_document(void) {
     json_t *vocab = json_object();
@@ -19,10 +17,10 @@ static json_t *bytes_document(void) {
         key[shore__utf8_put_short(key, shore__byte_char(b))] = 0;
         json_object_set_new(vocab, key, json_integer(b));
     }
-    json_object_set_new(vocab, END_OF_TEXT_NAME, json_integer(SHORE__BYTES_END_OF_TEXT));
-    json_t *added =
-        json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", (int)SHORE__BYTES_END_OF_TEXT, "content",
-                  END_OF_TEXT_NAME, "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1);
+    json_object_set_new(vocab, SHORE__BYTES_END_OF_TEXT_NAME, json_integer(SHORE__BYTES_END_OF_TEXT));
+    json_t *added = json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", (int)SHORE__BYTES_END_OF_TEXT, "content",
+                              SHORE__BYTES_END_OF_TEXT_NAME, "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized",
+                              0, "special", 1);
     json_t *level = json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", 0,
                               "use_regex", 0);
     return json_pack(
@@ -38,7 +36,7 @@ static int save_bytes(const char *directory, struct shore_diag *diag) {
     return shore__json_write_in(directory, "tokenizer_config.json",
                                 /* without this, transformers adds token types, which no model of ours takes */
                                 json_pack("{s:s, s:s, s:b, s:[s, s]}", "tokenizer_class", "PreTrainedTokenizerFast",
-                                          "eos_token", END_OF_TEXT_NAME, "clean_up_tokenization_spaces", 0,
+                                          "eos_token", SHORE__BYTES_END_OF_TEXT_NAME, "clean_up_tokenization_spaces", 0,
                                           "model_input_names", "input_ids", "attention_mask"),
                                 diag);
 }

@@ -41,6 +41,8 @@ struct job {
     uint32_t *numbers;          /* the tensors' numbers in the writer, or LEFT_OUT */
     uint32_t first_extra;       /* the first extra's number in the writer */
     struct shore__st_writer *writer;
+    shore__put_fn put; /* where the elements go */
+    void *put_ctx;
     struct shore__export_plan plan;
     float *fetched;
     float *tile;    /* whole rows of a transposed tensor */
@@ -63,8 +65,8 @@ static int flush_tile(struct job *job, uint32_t number, struct shore_diag *diag)
             for (uint64_t k = 0; k < n; k++)
                 job->columns[k * rows + r] = job->tile[r * cols + c + k];
         for (uint64_t k = 0; k < n && rc == 0; k++)
-            rc = shore__st_writer_put(job->writer, job->numbers[number], (c + k) * s->dims[1] + t->row, rows,
-                                      job->columns + k * rows, diag);
+            rc = job->put(job->put_ctx, job->numbers[number], (c + k) * s->dims[1] + t->row, rows,
+                          job->columns + k * rows, diag);
     }
     t->row += rows;
     t->held = 0;
@@ -153,7 +155,7 @@ static int put_segments(struct job *job, uint32_t from, uint32_t to, bool bf16, 
         int rc = job->types[i] == SHORE__ST_F16 ? check_range(s, a - start, b - a, values, diag) : 0;
         if (rc == 0)
             rc = s->transposed ? put_transposed(job, i, values, b - a, diag)
-                               : shore__st_writer_put(job->writer, job->numbers[i], a - start, b - a, values, diag);
+                               : job->put(job->put_ctx, job->numbers[i], a - start, b - a, values, diag);
         if (rc < 0) return rc;
     }
     return 0;
@@ -237,6 +239,15 @@ static int alloc_buffers(struct job *job, struct shore_diag *diag) {
     return 0;
 }
 
+static void free_buffers(struct job *job) {
+    shore__arena_free(NULL, job->fetched);
+    shore__arena_free(NULL, job->tile);
+    shore__arena_free(NULL, job->columns);
+    free(job->transposing);
+    free(job->types);
+    free(job->numbers);
+}
+
 /* Chooses what is written: masters in the type that is asked for; moments in fp32, of trained tensors only. */
 static void choose(struct job *job, enum shore_fetch_kind kind) {
     const struct shore__contents *c = job->e->contents;
@@ -251,9 +262,16 @@ static void choose(struct job *job, enum shore_fetch_kind kind) {
     }
 }
 
+static int put_in_writer(void *ctx, uint32_t number, uint64_t first, uint64_t count, const float *values,
+                         struct shore_diag *diag) {
+    return shore__st_writer_put(ctx, number, first, count, values, diag);
+}
+
 static int write_tensors(struct job *job, const char *directory, struct shore_diag *diag) {
     job->writer = NULL;
     int rc = open_writer(job, directory, diag);
+    job->put = put_in_writer;
+    job->put_ctx = job->writer;
     if (rc == 0) rc = put_blocks(job, false, diag);
     for (uint32_t i = 0; job->kind == SHORE_FETCH_MASTER && i < job->e->nextras && rc == 0; i++)
         rc = shore__st_writer_put_bytes(job->writer, job->first_extra + i, job->e->extras[i].data, diag);
@@ -261,6 +279,16 @@ static int write_tensors(struct job *job, const char *directory, struct shore_di
         rc = shore__st_writer_finish(job->writer, diag);
     else if (job->writer)
         shore__st_writer_abort(job->writer);
+    return rc;
+}
+
+int shore__export_masters(const struct shore__exporting *e, shore__put_fn put, void *ctx, struct shore_diag *diag) {
+    struct job job = {.e = e, .put = put, .put_ctx = ctx};
+    int rc = alloc_buffers(&job, diag);
+    if (rc == 0) choose(&job, SHORE_FETCH_MASTER);
+    if (rc == 0) rc = put_blocks(&job, true, diag);
+    if (rc == 0) rc = put_blocks(&job, false, diag);
+    free_buffers(&job);
     return rc;
 }
 
@@ -319,12 +347,7 @@ static int write_all(struct job *job, const char *directory, struct shore_diag *
     if (rc == 0) rc = write_tensors(job, directory, diag);
     if (rc == 0 && job->e->file) rc = name_weights(directory, job->e->file, diag);
     if (rc == 0 && job->e->moments) rc = write_moments(job, directory, diag);
-    shore__arena_free(NULL, job->fetched);
-    shore__arena_free(NULL, job->tile);
-    shore__arena_free(NULL, job->columns);
-    free(job->transposing);
-    free(job->types);
-    free(job->numbers);
+    free_buffers(job);
     return rc;
 }
 

@@ -1,0 +1,280 @@
+/* Exports a model as GGUF: its tensors under llama.cpp's names and in its order, and what llama.cpp needs to know. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "files/gguf_write.h"
+#include "number/fp16.h"
+#include "run/run.h"
+#include "text/tokenizer_gguf.h"
+
+/* A family's architecture in llama.cpp. */
+struct family {
+    const char *model_type, *architecture;
+    bool pairs;        /* dimensions that rotate together lie side by side: those of queries and keys are moved */
+    bool inputs_first; /* its matrices are transformers' Conv1D: turned here */
+};
+static const struct family families[] = {
+    {"gpt2", "gpt2", .inputs_first = true},
+    {"llama", "llama", .pairs = true},
+    {"mistral", "llama", .pairs = true},
+    {"qwen2", "qwen2", .pairs = false},
+};
+
+/* Modules by the names in Hugging Face's files; # is the number of a layer. */
+static const struct {
+    const char *theirs, *name;
+} modules[] = {
+    {"model.embed_tokens", "token_embd"},
+    {"model.norm", "output_norm"},
+    {"lm_head", "output"},
+    {"model.layers.#.input_layernorm", "blk.#.attn_norm"},
+    {"model.layers.#.self_attn.q_proj", "blk.#.attn_q"},
+    {"model.layers.#.self_attn.k_proj", "blk.#.attn_k"},
+    {"model.layers.#.self_attn.v_proj", "blk.#.attn_v"},
+    {"model.layers.#.self_attn.o_proj", "blk.#.attn_output"},
+    {"model.layers.#.post_attention_layernorm", "blk.#.ffn_norm"},
+    {"model.layers.#.mlp.gate_proj", "blk.#.ffn_gate"},
+    {"model.layers.#.mlp.up_proj", "blk.#.ffn_up"},
+    {"model.layers.#.mlp.down_proj", "blk.#.ffn_down"},
+    {"transformer.wte", "token_embd"},
+    {"transformer.wpe", "position_embd"},
+    {"transformer.ln_f", "output_norm"},
+    {"transformer.h.#.ln_1", "blk.#.attn_norm"},
+    {"transformer.h.#.attn.c_attn", "blk.#.attn_qkv"},
+    {"transformer.h.#.attn.c_proj", "blk.#.attn_output"},
+    {"transformer.h.#.ln_2", "blk.#.ffn_norm"},
+    {"transformer.h.#.mlp.c_fc", "blk.#.ffn_up"},
+    {"transformer.h.#.mlp.c_proj", "blk.#.ffn_down"},
+};
+
+/* How a tensor of Hugging Face's files is written. */
+struct written {
+    uint32_t tensor;       /* its number in the file */
+    uint64_t cols, halves; /* halves: rows of half a head, whose dimensions are moved; 0: none are */
+    bool narrowed;         /* fp32 in the file, with the numbers of fp16 */
+};
+
+struct job {
+    const struct family *family;
+    const struct shore__arch *arch;
+    struct shore__contents *contents;
+    struct written *written; /* by contents->shapes */
+    struct shore__gguf *gguf;
+    enum shore__st_type type;
+};
+
+/* ---- metadata ---------------------------------------------------------------------------------------------------- */
+
+struct key {
+    char text[96];
+};
+static struct key key_of(const struct job *job, const char *name) {
+    struct key key;
+    snprintf(key.text, sizeof key.text, "%s.%s", job->family->architecture, name);
+    return key;
+}
+
+static void put_count(const struct job *job, const char *name, uint32_t value) {
+    shore__gguf_u32(job->gguf, key_of(job, name).text, value);
+}
+
+static void put_number(const struct job *job, const char *name, double value) {
+    shore__gguf_f32(job->gguf, key_of(job, name).text, (float)value);
+}
+
+static int put_rope(const struct job *job, struct shore_diag *diag) {
+    const struct shore__arch *a = job->arch;
+    const struct shore__rope *r = &a->rope[0];
+    bool yarn = r->kind == SHORE__ROPE_YARN;
+    put_count(job, "rope.dimension_count", a->head_dim);
+    put_number(job, "rope.freq_base", r->theta);
+    if (r->kind == SHORE__ROPE_DYNAMIC ||
+        (yarn && (r->attention_factor != 0 || r->mscale != 0 || r->mscale_all_dim != 0 || r->fractional)))
+        return shore__fail(diag, SHORE_EINPUT, "GGUF has no rotary positions that are scaled as this model's are (%s)",
+                           yarn ? "yarn, with factors or a range of its own" : "dynamic");
+    if (yarn || r->kind == SHORE__ROPE_LINEAR) {
+        shore__gguf_text(job->gguf, key_of(job, "rope.scaling.type").text, yarn ? "yarn" : "linear");
+        put_number(job, "rope.scaling.factor", r->factor);
+    }
+    if (yarn) put_count(job, "rope.scaling.original_context_length", (uint32_t)r->original_positions);
+    if (yarn && r->beta_fast > 0) put_number(job, "rope.scaling.yarn_beta_fast", r->beta_fast);
+    if (yarn && r->beta_slow > 0) put_number(job, "rope.scaling.yarn_beta_slow", r->beta_slow);
+    return 0;
+}
+
+static int put_metadata(const struct job *job, const char *name, struct shore_diag *diag) {
+    const struct shore__arch *a = job->arch;
+    shore__gguf_text(job->gguf, "general.architecture", job->family->architecture);
+    shore__gguf_text(job->gguf, "general.type", "model");
+    shore__gguf_text(job->gguf, "general.name", name);
+    shore__gguf_u32(job->gguf, "general.file_type",
+                    job->type == SHORE__ST_F32   ? 0
+                    : job->type == SHORE__ST_F16 ? 1
+                                                 : 32);
+    shore__gguf_u32(job->gguf, "general.quantization_version", 2);
+    put_count(job, "vocab_size", a->vocab);
+    put_count(job, "block_count", a->n_layer);
+    put_count(job, "context_length", a->max_positions);
+    put_count(job, "embedding_length", a->d_model);
+    put_count(job, "feed_forward_length", a->d_ff);
+    put_count(job, "attention.head_count", a->n_head);
+    put_number(job, a->norm == SHORE__LAYER_NORM ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+               a->norm_eps);
+    if (a->learned_positions) return 0;
+    put_count(job, "attention.head_count_kv", a->n_kv_head);
+    if (a->head_dim * a->n_head != a->d_model) {
+        put_count(job, "attention.key_length", a->head_dim);
+        put_count(job, "attention.value_length", a->head_dim);
+    }
+    return put_rope(job, diag);
+}
+
+/* ---- tensors ----------------------------------------------------------------------------------------------------- */
+
+/* Writes text to out, with a number in the place of '#'. */
+static void fill_in(const char *text, const char *number, size_t digits, char *out, size_t bytes) {
+    const char *mark = strchr(text, '#');
+    if (mark)
+        snprintf(out, bytes, "%.*s%.*s%s", (int)(mark - text), text, (int)digits, number, mark + 1);
+    else
+        snprintf(out, bytes, "%s", text);
+}
+
+/* Finds the name in GGUF: that of the module, and the same end. */
+static bool rename_tensor(const char *theirs, char out[128]) {
+    const char *number = strpbrk(theirs, "0123456789"), *end = strrchr(theirs, '.');
+    size_t digits = number ? strspn(number, "0123456789") : 0;
+    for (size_t i = 0; end && i < sizeof modules / sizeof *modules; i++) {
+        char module[128], name[120];
+        fill_in(modules[i].theirs, number, digits, module, sizeof module);
+        if (strlen(module) != (size_t)(end - theirs) || strncmp(module, theirs, strlen(module)) != 0) continue;
+        fill_in(modules[i].name, number, digits, name, sizeof name);
+        snprintf(out, 128, "%s%.7s", name, end);
+        return true;
+    }
+    return false;
+}
+
+static bool ends_with(const char *name, const char *module) {
+    const char *at = strstr(name, module);
+    return at && at[strlen(module)] == '.';
+}
+
+static int declare(struct job *job, uint32_t number, struct shore_diag *diag) {
+    struct shore_shape *s = &job->contents->shapes[number];
+    struct written *w = &job->written[number];
+    char name[128];
+    if (!rename_tensor(s->name, name))
+        return shore__fail(diag, SHORE_EINPUT, "the tensor %s has no name in GGUF that Longshore knows",
+                           shore__shown(s->name).text);
+    if (job->family->inputs_first && s->rank == 2 && strstr(s->name, ".c_")) {
+        const uint64_t rows = s->dims[0];
+        s->dims[0] = s->dims[1];
+        s->dims[1] = rows;
+        s->transposed = !s->transposed;
+    }
+    bool plain = s->rank < 2 || strcmp(name, "position_embd.weight") == 0; /* which llama.cpp has in fp32 */
+    w->narrowed = plain && job->type == SHORE__ST_F16;
+    w->cols = s->rank == 2 ? s->dims[1] : 1;
+    if (job->family->pairs && (ends_with(s->name, "q_proj") || ends_with(s->name, "k_proj")))
+        w->halves = job->arch->head_dim / 2;
+    w->tensor = shore__gguf_tensor(job->gguf, name, s->rank, s->dims, plain ? SHORE__ST_F32 : job->type);
+    return 0;
+}
+
+static int put_values(const struct job *job, const struct written *w, uint64_t first, uint64_t count,
+                      const float *values, struct shore_diag *diag) {
+    float narrow[256];
+    int rc = 0;
+    if (!w->narrowed) return shore__gguf_put(job->gguf, w->tensor, first, count, values, diag);
+    for (uint64_t done = 0, n; rc == 0 && done < count; done += n) {
+        n = count - done < 256 ? count - done : 256;
+        for (uint64_t i = 0; i < n; i++)
+            narrow[i] = shore__f16_to_f32(shore__f32_to_f16(values[done + i]));
+        rc = shore__gguf_put(job->gguf, w->tensor, first + done, n, narrow, diag);
+    }
+    return rc;
+}
+
+static int put(void *ctx, uint32_t number, uint64_t first, uint64_t count, const float *values,
+               struct shore_diag *diag) {
+    const struct job *job = ctx;
+    const struct written *w = &job->written[number];
+    int rc = 0;
+    if (!w->halves) return put_values(job, w, first, count, values, diag);
+    for (uint64_t end = first + count, n; rc == 0 && first < end; first += n, values += n) {
+        uint64_t row = first / w->cols, col = first % w->cols, in_head = row % (2 * w->halves);
+        uint64_t moved = row - in_head + in_head % w->halves * 2 + in_head / w->halves;
+        n = end - first < w->cols - col ? end - first : w->cols - col;
+        rc = put_values(job, w, moved * w->cols + col, n, values, diag);
+    }
+    return rc;
+}
+
+/* What divides the rotary frequencies, where Llama 3 scales them. */
+static int put_frequencies(const struct job *job, uint32_t tensor, struct shore_diag *diag) {
+    struct shore__arch unscaled = *job->arch;
+    int rc = 0;
+    unscaled.rope[0].kind = SHORE__ROPE_DEFAULT;
+    for (uint32_t i = 0; rc == 0 && i < job->arch->head_dim / 2; i++) {
+        float factor = shore__rope_frequency(&unscaled, 0, i) / shore__rope_frequency(job->arch, 0, i);
+        rc = shore__gguf_put(job->gguf, tensor, i, 1, &factor, diag);
+    }
+    return rc;
+}
+
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
+
+static int find_family(const struct shore__arch *a, const struct family **out, struct shore_diag *diag) {
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        if (strcmp(families[i].model_type, a->model_type) == 0) *out = &families[i];
+    if (!*out)
+        return shore__fail(diag, SHORE_EINPUT,
+                           "Longshore writes no GGUF of %s: export without GGUF, and convert that with llama.cpp's "
+                           "convert_hf_to_gguf.py",
+                           a->model_type);
+    if (a->act == (a->gated ? SHORE__SILU : SHORE__GELU_TANH)) return 0;
+    return shore__fail(diag, SHORE_EINPUT, "llama.cpp computes %s with another activation than this model has",
+                       (*out)->architecture);
+}
+
+static int write_file(struct job *job, const struct shore__exporting *e, const struct shore__tokenizer *tokenizer,
+                      const char *name, struct shore_diag *diag) {
+    const struct shore__arch *a = job->arch;
+    const int64_t ids[2] = {a->bos, a->neos ? a->eos[0] : shore__tokenizer_end_of_text(tokenizer)};
+    const uint64_t half = a->head_dim / 2;
+    bool scaled = !a->learned_positions && a->rope[0].kind == SHORE__ROPE_LLAMA3;
+    uint32_t frequencies = 0;
+    int rc = put_metadata(job, name, diag);
+    if (rc == 0) rc = shore__tokenizer_gguf(tokenizer, a->vocab, ids, job->gguf, diag);
+    if (rc == 0 && scaled) frequencies = shore__gguf_tensor(job->gguf, "rope_freqs.weight", 1, &half, SHORE__ST_F32);
+    for (uint32_t i = 0; rc == 0 && i < job->contents->nshapes; i++)
+        rc = declare(job, i, diag);
+    if (rc == 0) rc = shore__gguf_begin(job->gguf, diag);
+    if (rc == 0 && scaled) rc = put_frequencies(job, frequencies, diag);
+    return rc ? rc : shore__export_masters(e, put, job, diag);
+}
+
+int shore__export_gguf(const struct shore__exporting *how, const struct shore__model *m,
+                       const struct shore__tokenizer *tokenizer, const char *name, const char *path,
+                       struct shore_diag *diag) {
+    struct job job = {.arch = &m->arch, .type = *how->type};
+    struct shore__exporting e = *how;
+    int rc = find_family(&m->arch, &job.family, diag);
+    if (rc == 0) rc = shore__gguf_open(path, &job.gguf, diag);
+    if (rc == 0) rc = shore__contents_of_model(m, SHORE__WHOLE_MODEL, false, &job.contents, diag);
+    if (rc == 0 && !(job.written = calloc(job.contents->nshapes + 1u, sizeof *job.written)))
+        rc = shore__out_of_memory(diag);
+    e.contents = job.contents;
+    if (rc == 0) rc = write_file(&job, &e, tokenizer, name, diag);
+    if (rc == 0)
+        rc = shore__gguf_finish(job.gguf, diag);
+    else
+        shore__gguf_abort(job.gguf);
+    free(job.written);
+    shore__contents_free(job.contents);
+    return rc;
+}
