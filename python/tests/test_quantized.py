@@ -277,49 +277,6 @@ def test_8_bits_are_widened_as_bitsandbytes_does(tmp_path, seed):
     check(ours, dequantized(tmp_path / "model"))
 
 
-# ---- MXFP4
-
-GPT_OSS = dict(
-    vocab_size=260,
-    hidden_size=64,
-    intermediate_size=96,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=32,
-    num_local_experts=4,
-    num_experts_per_tok=2,
-    sliding_window=16,
-    pad_token_id=3,
-)
-
-
-def test_experts_of_4_bits_are_widened_as_transformers_does(tmp_path, seed):
-    model = AutoModelForCausalLM.from_config(transformers.GptOssConfig(**GPT_OSS)).bfloat16()
-    model.save_pretrained(tmp_path / "model")
-    stored = {}
-    for name, tensor in model.state_dict().items():
-        if not name.endswith(("gate_up_proj", "down_proj")):
-            stored[name] = tensor
-            continue
-        experts, inner, outer = tensor.shape
-        groups = (experts, outer, inner // 32)
-        stored[name + "_blocks"] = torch.randint(0, 256, (*groups, 16), dtype=torch.uint8)
-        stored[name + "_scales"] = torch.randint(116, 124, groups, dtype=torch.uint8)
-    save_file(stored, tmp_path / "model" / "model.safetensors")
-    file = tmp_path / "model" / "config.json"
-    quantised = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
-    file.write_text(json.dumps({**json.loads(file.read_text()), "quantization_config": quantised}))
-    if '"model_type"' in run("plan", "--model", tmp_path / "model").stderr:
-        pytest.skip("the program has no gpt_oss")
-    ours, said = widened(tmp_path / "model", tmp_path / "place")
-    assert "quantization_config" not in said
-    theirs = AutoModelForCausalLM.from_pretrained(
-        tmp_path / "model", dtype="auto", quantization_config=transformers.Mxfp4Config(dequantize=True)
-    )
-    check(ours, theirs.state_dict())
-
-
 # ---- what is refused
 
 LAYER = "model.layers.1.mlp.up_proj.weight"

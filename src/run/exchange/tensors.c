@@ -231,7 +231,11 @@ int shore__tensor_check_unused(const struct shore__safetensors *files, const str
     if (!arch->learned_positions && ends_with(t->name, "rotary_emb.inv_freq"))
         return check_frequencies(files, arch, t, diag);
     bool same = false, head = t == find_head(files, arch);
-    if (arch->wrapper && !head && !has_words(t->name, "language_model")) return 0; /* of what reads images */
+    if (arch->wrapper && !head && !has_words(t->name, "language_model")) /* of what reads images */
+        return t->coding ? refuse(files, t, diag,
+                                  "is quantised, but is not of the text, which alone is widened: dequantise the model "
+                                  "(in Python, model.dequantize()) and save it")
+                         : 0;
     int rc = arch->tied && head ? head_is_embedding(files, arch, &same, diag) : 0;
     if (rc < 0 || same) return rc;
     return refuse(files, t, diag, "is not part of a %s model as config.json has it%s", arch->model_type,
