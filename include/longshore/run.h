@@ -41,6 +41,9 @@ struct shore_shape {
     uint32_t block, tensor;
     uint64_t offset_elems; /* of its first element, within the block */
     bool transposed;       /* of rank 2: it lies there as [dims[1], dims[0]] */
+    /* In such a run: files have one tensor [nslices, dims...], of which this is one slice (an expert's weights). 0:
+     * they have this one. */
+    uint32_t nslices, slice;
 };
 
 /* How a run is made. Zero-initialise. */

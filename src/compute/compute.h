@@ -271,7 +271,8 @@ struct shore__compute_ops {
      *   expert without rows are zeros, or stay (add).
      * experts_bias_backward: db of each expert += column sums of its rows of dy [rows * chosen, n].
      * experts_weigh: act and dact [rows * chosen, width] are multiplied by the weights of their choices; first,
-     *   dweights = the products of rows of dact with those of act. */
+     *   dweights = the products of rows of dact with those of act.
+     * experts_weigh_bias: so is dy [rows * chosen, n]; first, dweights += the products of its rows with biases. */
     int (*route)(struct shore__compute *c, struct shore__stream *s, shore__buf route, shore__buf logits, size_t rows,
                  const struct shore__routing *r);
     int (*route_backward)(struct shore__compute *c, struct shore__stream *s, shore__buf dlogits, shore__buf dweights,
@@ -295,6 +296,8 @@ struct shore__compute_ops {
                                      bool add, const struct shore__routing *r);
     int (*experts_bias_backward)(struct shore__compute *c, struct shore__stream *s, shore__buf db, shore__buf dy,
                                  shore__buf route, size_t rows, size_t n, const struct shore__routing *r);
+    int (*experts_weigh_bias)(struct shore__compute *c, struct shore__stream *s, shore__buf dweights, shore__buf dy,
+                              shore__buf bias, shore__buf route, size_t rows, size_t n, const struct shore__routing *r);
     int (*experts_weigh)(struct shore__compute *c, struct shore__stream *s, shore__buf dweights, shore__buf dact,
                          shore__buf act, shore__buf route, size_t rows, size_t width, const struct shore__routing *r);
 

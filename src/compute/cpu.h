@@ -177,6 +177,7 @@ size_t shore__cpu_attention_workspace(struct shore__cpu *c, const struct shore__
     X(route_count)               \
     X(experts_gather)            \
     X(experts_scatter)           \
+    X(experts_weigh_bias)        \
     X(experts_weigh)             \
     X(experts_linear)            \
     X(experts_linear_backward_x) \

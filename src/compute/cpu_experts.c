@@ -189,6 +189,20 @@ int shore__cpu_experts_scatter(struct shore__compute *base, struct shore__stream
     return 0;
 }
 
+/* lanes += a's products with b; then a is multiplied by the weight. */
+static void weigh(float lanes[LANES], float *a, const float *b, float weight, size_t n) {
+    for (size_t e = 0; e < n; e++) {
+        lanes[e % LANES] += a[e] * b[e];
+        a[e] *= weight;
+    }
+}
+static float sum_of(float lanes[LANES]) {
+    for (size_t step = LANES / 2; step; step /= 2)
+        for (size_t l = 0; l < step; l++)
+            lanes[l] += lanes[l + step];
+    return lanes[0];
+}
+
 int shore__cpu_experts_weigh(struct shore__compute *base, struct shore__stream *s, shore__buf dweights, shore__buf dact,
                              shore__buf act, shore__buf route, size_t rows, size_t width,
                              const struct shore__routing *r) {
@@ -205,18 +219,39 @@ int shore__cpu_experts_weigh(struct shore__compute *base, struct shore__stream *
                 n = width - at < STRETCH ? width - at : STRETCH;
                 memcpy(a, floats(c, acts, at, n, room), n * sizeof *a);
                 memcpy(d, floats(c, dacts, at, n, room), n * sizeof *d);
-                for (size_t e = 0; e < n; e++) {
-                    lanes[e % LANES] += a[e] * d[e];
+                weigh(lanes, d, a, weight[i], n);
+                for (size_t e = 0; e < n; e++)
                     a[e] *= weight[i];
-                    d[e] *= weight[i];
-                }
                 c->kernels->round(acts + at * shore__mode_bytes(base->mode), a, n, base->mode);
                 c->kernels->round(dacts + at * shore__mode_bytes(base->mode), d, n, base->mode);
             }
-            for (size_t step = LANES / 2; step; step /= 2)
-                for (size_t l = 0; l < step; l++)
-                    lanes[l] += lanes[l + step];
-            dweight[i] = lanes[0];
+            dweight[i] = sum_of(lanes);
+        }
+    }
+    return 0;
+}
+
+int shore__cpu_experts_weigh_bias(struct shore__compute *base, struct shore__stream *s, shore__buf dweights,
+                                  shore__buf dy, shore__buf bias, shore__buf route, size_t rows, size_t n,
+                                  const struct shore__routing *r) {
+    struct shore__cpu *c = shore__cpu_of(base);
+    SHORE__CPU_SCOPE(c);
+    const float *weight = part(route, SHORE__ROUTE_WEIGHT, rows, r), *biases = shore__cpu_ptr(bias);
+    const int32_t *place = numbers(route, SHORE__ROUTE_PLACE, rows, r);
+    const int32_t *expert = numbers(route, SHORE__ROUTE_EXPERT, rows, r);
+    float *dweight = shore__cpu_ptr(dweights);
+    SHORE__FOR_PART(c, rows * r->chosen, 1, p) {
+        for (size_t i = p.begin; i < p.end; i++) {
+            float lanes[LANES] = {0}, d[STRETCH], room[STRETCH];
+            const float *own = biases + (size_t)expert[i] * r->bias_stride;
+            char *row = row_of(c, dy, (size_t)place[i], n);
+            for (size_t at = 0, some; at < n; at += some) {
+                some = n - at < STRETCH ? n - at : STRETCH;
+                memcpy(d, floats(c, row, at, some, room), some * sizeof *d);
+                weigh(lanes, d, own + at, weight[i], some);
+                c->kernels->round(row + at * shore__mode_bytes(base->mode), d, some, base->mode);
+            }
+            dweight[i] += sum_of(lanes);
         }
     }
     return 0;

@@ -80,6 +80,21 @@ static bool is_mixed(const struct shore__model_block *b) {
     return false;
 }
 
+/* A layer's experts lie in one block, at the same distance from each other. */
+static int check_experts(const struct shore__model_block *b, struct shore_diag *diag) {
+    const struct shore__model_tensor *of = NULL;
+    for (uint32_t t = 0; t < b->ntensors; t++) {
+        const struct shore__model_tensor *it = &b->tensors[t];
+        if (it->expert && of && it->rests != of->rests)
+            return shore__fail(diag, SHORE_EUSAGE,
+                               "freeze: the patterns take %s and not %s: freeze all experts of a layer with all that "
+                               "they have, or none",
+                               (it->rests ? it : of)->parts[0].name, (it->rests ? of : it)->parts[0].name);
+        if (it->expert) of = it;
+    }
+    return 0;
+}
+
 /* Moves the tensors that are not as the first one to another block. */
 static int divide(struct shore__model_block *from, struct shore__model_block *to) {
     uint32_t stay = 0;
@@ -123,6 +138,8 @@ int shore__model_freeze(struct shore__model *m, const char *const *patterns, siz
             rc = mark(m, &p, &m->blocks[b].tensors[t], diag);
             all &= m->blocks[b].tensors[t].rests;
         }
+    for (uint32_t b = 0; !rc && b < m->nblocks; b++)
+        rc = check_experts(&m->blocks[b], diag);
     for (size_t i = 0; !rc && i < count; i++)
         if (!p.used[i]) rc = refuse(m, patterns[i], diag);
     free(p.used);

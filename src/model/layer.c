@@ -24,6 +24,10 @@ size_t shore__inner_bytes(const struct shore__model *m, enum shore__mode mode, s
     return bytes;
 }
 
+size_t shore__inner_work_bytes(const struct shore__model *m, enum shore__mode mode, size_t rows) {
+    return shore__inner_bytes(m, mode, rows, true) + value_bytes(m, mode, rows, m->layer.passing);
+}
+
 static shore__buf take(shore__buf *at, size_t bytes) {
     shore__buf taken = *at;
     *at = shore__at(*at, bytes);
@@ -38,6 +42,7 @@ struct shore__inner shore__inner_at(const struct shore__model *m, enum shore__mo
         if (i == m->layer.ncostly && !cheap_too) kept = work;
         in.at[v] = take(&kept, value_bytes(m, mode, rows, v));
     }
+    if (m->layer.passing) in.at[m->layer.passing] = cheap_too && !shore__buf_is_none(work) ? work : kept;
     return in;
 }
 
@@ -63,6 +68,11 @@ struct shore__shapes shore__model_shapes(const struct shore__model *m, size_t un
         .last_slice = last == m->slice_rows ? 0 : last,
         .backward = backward,
     };
+    if (m->arch.experts) {
+        shapes.experts = m->arch.experts;
+        shapes.expert_up = m->layer.width[SHORE__EXPERTS_UP] / m->arch.experts_chosen;
+        shapes.expert_ff = m->arch.expert_ff;
+    }
     for (uint32_t i = 0; i < m->layer.nrows; i++) {
         const struct shore__layer_row *row = &m->layer.rows[i];
         if (row->op != SHORE__OP_LINEAR) continue;
@@ -151,7 +161,8 @@ static int attend(const struct shore__layer_call *l, shore__buf out, shore__buf 
 static int forward_row(const struct shore__layer_call *l, const struct shore__layer_row *row, const shore__buf *at) {
     const struct shore__compute_ops *op = l->c->ops;
     const struct shore__arch *a = &l->m->arch;
-    const uint32_t *width = l->m->layer.width;
+    const uint32_t *width = l->m->layer.width, *times = l->m->layer.times;
+    const struct shore__routing r = shore__model_routing(l->m, l->c->mode);
     const shore__buf in = at[row->in], out = at[row->out], *p = l->w->role;
     struct shore__attention attention = shore__layer_attention(l);
     switch (row->op) {
@@ -170,9 +181,20 @@ static int forward_row(const struct shore__layer_call *l, const struct shore__la
     case SHORE__OP_ATTENTION:
         return attend(l, out, at[row->aux], in);
     case SHORE__OP_ACT:
-        return op->act(l->c, l->s, out, in, a->act, a->gated, l->rows, width[row->in]);
+        return op->act(l->c, l->s, out, in, a->act, a->gated, l->rows * times[row->in],
+                       width[row->in] / times[row->in]);
     case SHORE__OP_ADD:
         return op->add(l->c, l->s, out, in, out, l->rows * width[row->out]);
+    case SHORE__OP_ROUTE:
+        return op->route(l->c, l->s, out, in, l->rows, &r);
+    case SHORE__OP_GATHER:
+        return op->experts_gather(l->c, l->s, out, in, at[SHORE__ROUTE], l->rows, width[row->in], &r);
+    case SHORE__OP_EXPERTS:
+    case SHORE__OP_WEIGHTED:
+        return op->experts_linear(l->c, l->s, out, in, p[row->weight], p[row->bias], at[SHORE__ROUTE], l->rows,
+                                  width[row->out] / r.chosen, width[row->in] / r.chosen, !row->input_major, &r);
+    case SHORE__OP_SCATTER:
+        return op->experts_scatter(l->c, l->s, out, in, at[SHORE__ROUTE], l->rows, width[row->out], true, false, &r);
     }
     return -EINVAL;
 }
@@ -204,6 +226,30 @@ static int linear_backward(const struct shore__layer_call *l, uint32_t i, const 
     return s->gradient[i].adds ? op->add(l->c, l->s, din, din, to, l->rows * k) : 0;
 }
 
+/* The same of experts. Where the outputs are weighted, gradients of the weights come from in, which is weighted itself
+ * then: so that nobody needs the outputs. */
+static int experts_backward(const struct shore__layer_call *l, uint32_t i, const struct shore__gradients *g,
+                            const struct gradients *d, const shore__buf *at) {
+    const struct shore__compute_ops *op = l->c->ops;
+    const struct shore__layer_shape *s = &l->m->layer;
+    const struct shore__layer_row *row = &s->rows[i];
+    const struct shore__routing r = shore__model_routing(l->m, l->c->mode);
+    size_t n = s->width[row->out] / r.chosen, k = s->width[row->in] / r.chosen;
+    shore__buf in = at[row->in], route = at[SHORE__ROUTE], dw = g->role[row->weight], db = g->role[row->bias];
+    shore__buf bias = l->w->role[row->bias];
+    shore__buf dout = gradient_at(d, s->gradient[i].out), din = gradient_at(d, s->gradient[i].in);
+    TRY(op->experts_linear_backward_x(l->c, l->s, din, dout, l->w->role[row->weight], route, l->rows, n, k,
+                                      !row->input_major, &r));
+    if (row->op == SHORE__OP_WEIGHTED)
+        TRY(op->experts_weigh(l->c, l->s, d->slot[s->gradient[i].through], din, in, route, l->rows, k, &r));
+    if (!shore__buf_is_none(dw))
+        TRY(op->experts_linear_backward_w(l->c, l->s, dw, dout, in, route, l->rows, n, k, !row->input_major, g->add,
+                                          &r));
+    if (row->op == SHORE__OP_WEIGHTED && !shore__buf_is_none(bias))
+        TRY(op->experts_weigh_bias(l->c, l->s, d->slot[s->gradient[i].through], dout, bias, route, l->rows, n, &r));
+    return shore__buf_is_none(db) ? 0 : op->experts_bias_backward(l->c, l->s, db, dout, route, l->rows, n, &r);
+}
+
 static int backward_row(const struct shore__layer_call *l, uint32_t i, const struct shore__gradients *g,
                         const struct gradients *d, const shore__buf *at) {
     const struct shore__compute_ops *op = l->c->ops;
@@ -213,6 +259,7 @@ static int backward_row(const struct shore__layer_call *l, uint32_t i, const str
     const shore__buf in = at[row->in], *q = g->role;
     shore__buf dout = gradient_at(d, s->gradient[i].out), din = gradient_at(d, s->gradient[i].in);
     struct shore__attention attention = attention_of_whole(l);
+    const struct shore__routing r = shore__model_routing(l->m, l->c->mode);
     switch (row->op) {
     case SHORE__OP_NORM:
         return op->norm_backward(l->c, l->s, din, q[row->weight], q[row->bias], dout,
@@ -230,9 +277,20 @@ static int backward_row(const struct shore__layer_call *l, uint32_t i, const str
             TRY(op->sink_backward(l->c, l->s, q[row->weight], dout, at[row->out], at[row->aux], &attention));
         return op->attention_backward(l->c, l->s, din, dout, in, at[row->out], at[row->aux], &attention);
     case SHORE__OP_ACT:
-        return op->act_backward(l->c, l->s, din, dout, in, a->act, a->gated, l->rows, s->width[row->in]);
+        return op->act_backward(l->c, l->s, din, dout, in, a->act, a->gated, l->rows * s->times[row->in],
+                                s->width[row->in] / s->times[row->in]);
     case SHORE__OP_ADD:
         return 0; /* the gradient of both is that of the sum */
+    case SHORE__OP_ROUTE:
+        return op->route_backward(l->c, l->s, din, dout, in, at[SHORE__ROUTE], l->balance, l->rows, &r);
+    case SHORE__OP_GATHER:
+        return op->experts_scatter(l->c, l->s, din, dout, at[SHORE__ROUTE], l->rows, s->width[row->in], false,
+                                   s->gradient[i].adds, &r);
+    case SHORE__OP_EXPERTS:
+    case SHORE__OP_WEIGHTED:
+        return experts_backward(l, i, g, d, at);
+    case SHORE__OP_SCATTER:
+        return op->experts_gather(l->c, l->s, din, dout, at[SHORE__ROUTE], l->rows, s->width[row->out], &r);
     }
     return -EINVAL;
 }
@@ -250,10 +308,12 @@ int shore__layer_forward(const struct shore__layer_call *l, shore__buf in, const
     struct shore__inner v = *inner;
     v.at[SHORE__IN] = in;
     v.at[SHORE__OUT] = out;
-    for (uint32_t i = 0; i < s->nrows; i++)
+    for (uint32_t i = 0; i < s->nrows; i++) {
         /* of a norm that makes the output, backward needs the statistics */
-        if (s->rows[i].out != SHORE__OUT || !shore__buf_is_none(out) || s->rows[i].op == SHORE__OP_NORM)
-            TRY(forward_row(l, &s->rows[i], v.at));
+        bool for_out =
+            (s->rows[i].out == SHORE__OUT && s->rows[i].op != SHORE__OP_NORM) || s->rows[i].out == s->passing;
+        if (!for_out || !shore__buf_is_none(out)) TRY(forward_row(l, &s->rows[i], v.at));
+    }
     return 0;
 }
 

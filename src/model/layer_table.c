@@ -19,16 +19,27 @@ static void widths(const struct shore__model *m, struct shore__layer_shape *s) {
     fp32[SHORE__ATTN_OUT_STATS] = fp32[SHORE__FF_OUT_STATS] = 2;
     fp32[SHORE__HEAD_STATS] = m->arch.heads_normed_together ? 4 : 2 * (m->arch.n_head + m->arch.n_kv_head);
     fp32[SHORE__LSE] = m->arch.n_head;
+    const struct shore__routing r = shore__model_routing(m, SHORE__F32);
+    uint32_t k = m->arch.experts_chosen, up = m->arch.gated ? 2 * m->arch.expert_ff : m->arch.expert_ff;
+    width[SHORE__ROUTER] = m->arch.experts;
+    fp32[SHORE__ROUTE] = (uint32_t)shore__route_elems(1, &r);
+    width[SHORE__EXPERTS_IN] = width[SHORE__EXPERTS_OUT] = k * d;
+    width[SHORE__EXPERTS_UP] = k * up;
+    width[SHORE__EXPERTS_ACT] = k * m->arch.expert_ff;
+    for (enum shore__activation v = 0; v < SHORE__VALUES; v++)
+        s->times[v] = v >= SHORE__EXPERTS_IN ? k : 1;
 }
 
 static void save(struct shore__layer_shape *s, enum shore__activation v) {
-    if (v == SHORE__NO_VALUE || v == SHORE__IN || v == SHORE__OUT) return;
+    if (v == SHORE__NO_VALUE || v == SHORE__IN || v == SHORE__OUT || v == s->passing) return;
     for (uint32_t i = 0; i < s->nsaved; i++)
         if (s->saved[i] == v) return;
     s->saved[s->nsaved++] = v;
 }
 
 static void list_saved(struct shore__layer_shape *s) {
+    for (uint32_t i = 0; i < s->nrows; i++)
+        if (s->rows[i].op == SHORE__OP_SCATTER) s->passing = s->rows[i].in;
     for (int cheap = 0; cheap < 2; cheap++) {
         for (uint32_t i = 0; i < s->nrows; i++) {
             const struct shore__layer_row *row = &s->rows[i];
@@ -77,6 +88,8 @@ static void place_gradients(struct shore__layer_shape *s) {
         bool adds = at[row->in] != NOWHERE;
         assert(at[row->out] != NOWHERE);
         if (!adds) at[row->in] = take_slot(&slots, s->width[row->in]);
+        if (row->op == SHORE__OP_WEIGHTED) /* fp32 */
+            at[SHORE__ROUTE] = s->gradient[i].through = take_slot(&slots, 2 * s->times[row->in]);
         s->gradient[i].out = at[row->out];
         s->gradient[i].in = at[row->in];
         s->gradient[i].adds = adds;

@@ -28,6 +28,13 @@ enum shore__activation {
     SHORE__ACT,
     SHORE__FF_OUT,
     SHORE__FF_OUT_STATS,
+    SHORE__ROUTER, /* logits of experts */
+    SHORE__ROUTE,  /* which rows go to which experts */
+    /* in experts' order, for each row as many as it has experts */
+    SHORE__EXPERTS_IN,
+    SHORE__EXPERTS_UP,
+    SHORE__EXPERTS_ACT,
+    SHORE__EXPERTS_OUT,
     SHORE__VALUES
 };
 
@@ -39,6 +46,11 @@ enum shore__layer_op {
     SHORE__OP_ATTENTION, /* out = attention(in); aux: its lse; weight: sinks */
     SHORE__OP_ACT,       /* out = f(in) */
     SHORE__OP_ADD,       /* out = in + out: a residual sum */
+    SHORE__OP_ROUTE,     /* out = ROUTE: the experts of each row, by its logits */
+    SHORE__OP_GATHER,    /* out = rows of in, in experts' order */
+    SHORE__OP_EXPERTS,   /* out = in weight (+ bias), of each expert its own */
+    SHORE__OP_WEIGHTED,  /* the same, where SCATTER follows: backward has the gradient of ROUTE's weights */
+    SHORE__OP_SCATTER,   /* out = sum of a row's experts, by ROUTE's weights; nobody else reads in */
 };
 
 #define SHORE__ADAPTERS_MOST 16u /* of a layer */
@@ -63,6 +75,13 @@ enum shore__role {
     SHORE__DOWN_W, /* [d_ff, d]: input-major */
     SHORE__DOWN_B,
     SHORE__FF_OUT_GAIN,
+    SHORE__ROUTER_W, /* [experts, d] */
+    SHORE__ROUTER_B,
+    /* of the first expert; the others' lie behind it, at the same distance (shore__model_routing) */
+    SHORE__EXPERT_UP_W, /* as UP_W and DOWN_W */
+    SHORE__EXPERT_UP_B,
+    SHORE__EXPERT_DOWN_W,
+    SHORE__EXPERT_DOWN_B,
     SHORE__HEAD_TABLE, /* untied: [vocab, d] */
     SHORE__NORMF_GAIN,
     SHORE__NORMF_BIAS,
@@ -102,6 +121,8 @@ struct shore__layer_shape {
     /* What a unit's backward reads beside IN, those that are not cheap first. */
     uint32_t nsaved, ncostly;
     enum shore__activation saved[SHORE__VALUES];
+    enum shore__activation passing; /* is in forward alone: what SCATTER reads; or NO_VALUE */
+    uint32_t times[SHORE__VALUES];  /* rows of a value for each row of activations; width has all of them */
     /* Where backward has the gradients of a row's values: slots of scratch. adds: that of in is there already, so the
      * row adds to it, through `through` if its operation cannot. */
     struct {

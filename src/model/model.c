@@ -13,13 +13,13 @@
 
 /* ---- tensors of each block --------------------------------------------------------------------------------------- */
 
-static int add_part(struct shore__model_tensor *t, const char *prefix, const char *name, uint64_t rows,
-                    bool transposed) {
+static int add_part(struct shore__model_tensor *t, const char *prefix, const char *name, uint64_t rows, bool transposed,
+                    uint32_t nslices) {
     struct shore__part *parts = realloc(t->parts, (t->nparts + 1u) * sizeof *parts), *p;
     if (!parts) return -ENOMEM;
     t->parts = parts;
     p = &parts[t->nparts];
-    *p = (struct shore__part){NULL, t->rows, rows, transposed};
+    *p = (struct shore__part){NULL, t->rows, rows, transposed, nslices, nslices ? t->expert - 1 : 0};
     if (asprintf(&p->name, "%s%s", prefix, name) < 0) return -ENOMEM;
     t->nparts++;
     t->rows += rows;
@@ -31,23 +31,42 @@ static const char *head_prefix(const struct shore__arch *a) {
     return a->wrapper ? SHORE__TEXT_PREFIX : "";
 }
 
-static int add(struct shore__model *m, struct shore__model_block *b, const struct shore__tensor_row *r,
+static int add(struct shore__model *m, struct shore__model_block *b, const struct shore__tensor_row *r, uint32_t expert,
                const char *prefix) {
     const struct shore__arch *a = &m->arch;
-    const uint64_t widths[] = {1,           a->d_model, a->d_ff,     m->attn_width, m->kv_width,     m->qkv_width,
-                               m->up_width, a->n_head,  a->head_dim, a->vocab,      a->max_positions};
+    const uint64_t widths[] = {1,           a->d_model, a->d_ff,     m->attn_width, m->kv_width,      m->qkv_width,
+                               m->up_width, a->n_head,  a->head_dim, a->vocab,      a->max_positions, a->experts,
+                               a->expert_ff};
     if ((r->flag && !*((const bool *)a + r->flag)) || (r->role == SHORE__HEAD_TABLE && a->tied)) return 0;
     struct shore__model_tensor *tensors = realloc(b->tensors, (b->ntensors + 1u) * sizeof *tensors), *t;
     if (!tensors) return -ENOMEM;
     b->tensors = tensors;
     t = &tensors[b->ntensors++];
-    *t = (struct shore__model_tensor){.role = r->role, .cols = widths[r->cols], .matrix = r->cols != SHORE__WIDTH_ONE};
+    *t = (struct shore__model_tensor){
+        .role = r->role, .expert = expert, .cols = widths[r->cols], .matrix = r->cols != SHORE__WIDTH_ONE};
     uint64_t block = (uint64_t)(b - m->blocks), nth = b->ntensors;
     t->draws = nth <= 16 ? block * 16 + nth : nth << 32 | block;
     int rc = 0;
     for (uint32_t i = 0; !rc && i < 3 && r->parts[i].name; i++)
         rc = add_part(t, r->role == SHORE__HEAD_TABLE ? head_prefix(a) : prefix, r->parts[i].name,
-                      widths[r->parts[i].rows], r->transposed);
+                      widths[r->parts[i].rows], r->transposed, expert && m->family->stacked ? a->experts : 0);
+    return rc;
+}
+
+static int add_experts(struct shore__model *m, struct shore__model_block *b, const char *prefix) {
+    const struct shore__family *f = m->family;
+    int rc = 0;
+    for (uint32_t e = 0; e < m->arch.experts; e++) {
+        char whole[80];
+        uint32_t before = b->ntensors;
+        if (f->stacked)
+            snprintf(whole, sizeof whole, "%s%s", prefix, f->experts);
+        else
+            snprintf(whole, sizeof whole, "%s%s%u.", prefix, f->experts, e);
+        for (size_t i = 0; !rc && i < f->ntensors; i++)
+            if (f->tensors[i].where == SHORE__EXPERT) rc = add(m, b, &f->tensors[i], 1 + e, whole);
+        m->expert_tensors = b->ntensors - before;
+    }
     return rc;
 }
 
@@ -60,7 +79,8 @@ static int add_all(struct shore__model *m) {
         snprintf(whole, sizeof whole, where == SHORE__LAYER ? "%s%s%s%u." : "%s%s", head_prefix(&m->arch), f->prefix,
                  f->layers, b - 1);
         for (size_t i = 0; !rc && i < f->ntensors; i++)
-            if (f->tensors[i].where == where) rc = add(m, &m->blocks[b], &f->tensors[i], whole);
+            if (f->tensors[i].where == where) rc = add(m, &m->blocks[b], &f->tensors[i], 0, whole);
+        if (!rc && where == SHORE__LAYER) rc = add_experts(m, &m->blocks[b], whole);
     }
     return rc;
 }
@@ -73,6 +93,7 @@ int shore__model_make(const struct shore__arch *arch, struct shore__model **out,
     if (!arch->rotary_dim) m->arch.rotary_dim = arch->head_dim;
     m->family = shore__family_of(arch->model_type);
     m->nblocks = arch->n_layer + 2;
+    m->ngroups = (1 + arch->experts) * SHORE__MODEL_GROUPS;
     m->attn_width = arch->n_head * arch->head_dim;
     m->kv_width = arch->n_kv_head * arch->head_dim;
     m->qkv_width = m->attn_width + 2 * m->kv_width;
@@ -170,7 +191,8 @@ void shore__model_init(const struct shore__model *m, uint64_t seed, uint32_t blo
             continue;
         }
         /* GPT-2: residual projections are scaled with the depth (Radford et al. 2019, section 2.3) */
-        bool residual = tensor->role == SHORE__OUT_W || tensor->role == SHORE__DOWN_W;
+        bool residual =
+            tensor->role == SHORE__OUT_W || tensor->role == SHORE__DOWN_W || tensor->role == SHORE__EXPERT_DOWN_W;
         float std = m->arch.init_std * (residual ? 1 / sqrtf(2.0f * (float)m->arch.n_layer) : 1);
 #pragma omp parallel for schedule(static)
         for (uint64_t i = from; i < end; i++)

@@ -61,11 +61,14 @@ struct shore__arch {
     enum shore__act_fn act;
     bool gated;
     bool qkv_bias, out_bias, mlp_bias;
-    bool scaled_embedding;          /* times the root of d_model */
-    float attention_scale;          /* 0: 1 / sqrt(head_dim) */
-    float attention_cap, logit_cap; /* 0: none */
-    bool learned_positions;         /* else rotary */
-    uint32_t rotary_dim;            /* elements of a head that are rotated */
+    bool scaled_embedding;                       /* times the root of d_model */
+    float attention_scale;                       /* 0: 1 / sqrt(head_dim) */
+    float attention_cap, logit_cap;              /* 0: none */
+    bool learned_positions;                      /* else rotary */
+    uint32_t rotary_dim;                         /* elements of a head that are rotated */
+    uint32_t experts, experts_chosen, expert_ff; /* of a layer; of a row; 0: none */
+    bool experts_renormalised;                   /* weights of a row's experts sum to 1 */
+    double balance;                              /* coefficient of the loss that balances experts; 0: there is none */
     struct shore__rope rope[SHORE__ROTARY_TABLES];
     struct shore__layer_kind kinds[SHORE__LAYER_KINDS];
     uint8_t kind_of[SHORE__LAYERS_MOST]; /* of layer 1 at [0] */
@@ -84,13 +87,15 @@ struct shore__arch {
 struct shore__part {
     char *name; /* as exported, for example "transformer.h.0.attn.c_attn.weight" */
     uint64_t row, rows;
-    bool transposed; /* stored as [cols, rows] */
+    bool transposed;         /* stored as [cols, rows] */
+    uint32_t nslices, slice; /* it is a slice of the tensor of this name, which has so many; 0: it is all of it */
 };
 
 #define SHORE__TEXT_PREFIX "language_model." /* of all names of a multimodal model's text */
 
 struct shore__model_tensor {
     enum shore__role role;
+    uint32_t expert;     /* 1: of a layer's first expert, and so on; 0: of none */
     uint64_t rows, cols; /* vectors: [rows, 1], stored with rank 1 */
     bool matrix;         /* two dimensions: weight decay applies */
     bool rests;          /* it is not trained */
@@ -99,7 +104,10 @@ struct shore__model_tensor {
     struct shore__part *parts;
 };
 
-#define SHORE__MODEL_GROUPS 2u /* parameter groups: 0 decays (matrices), 1 does not (vectors) */
+/* Parameter groups: 0 decays (matrices), 1 does not (vectors). The same two of the first expert of a layer follow, then
+ * those of the second, and so on. */
+#define SHORE__MODEL_GROUPS 2u
+#define SHORE__MODEL_EXPERTS 510u /* at most: remote drives take groups below 1,024 */
 
 struct shore__model_block {
     uint32_t ntensors;
@@ -138,8 +146,10 @@ struct shore__model {
     uint32_t lowest; /* layer down to which backward is computed: at least 1; n_layer + 1: it is of none */
     /* widths */
     uint32_t attn_width, kv_width, qkv_width, up_width;
-    uint32_t nrotary;    /* rotary tables that layers use */
-    uint32_t slice_rows; /* vocabulary rows of a slice: whole segments */
+    uint32_t ngroups;        /* of parameters */
+    uint32_t expert_tensors; /* of an expert; those of all experts of a layer lie in a row */
+    uint32_t nrotary;        /* rotary tables that layers use */
+    uint32_t slice_rows;     /* vocabulary rows of a slice: whole segments */
     uint32_t nslices;
     json_t *kept; /* what config.json says beside arch, for an export; NULL: nothing */
 };
@@ -266,7 +276,10 @@ struct shore__inner {
     shore__buf at[SHORE__VALUES];
 };
 size_t shore__inner_bytes(const struct shore__model *m, enum shore__mode mode, size_t rows, bool cheap_too);
-/* Lays out inner activations in `kept`. Without the cheap ones, those lie in `work`, which has room for all. */
+/* Of all of them, and of what is in forward alone. */
+size_t shore__inner_work_bytes(const struct shore__model *m, enum shore__mode mode, size_t rows);
+/* Lays out inner activations in `kept`. Without the cheap ones, those lie in `work`, which has room for all; none: kept
+ * has it. */
 struct shore__inner shore__inner_at(const struct shore__model *m, enum shore__mode mode, size_t rows, shore__buf kept,
                                     bool cheap_too, shore__buf work);
 
@@ -294,7 +307,10 @@ struct shore__layer_call {
     /* Other attention than over whole sequences: fills out from qkv, which is rotated. NULL: none. */
     int (*attend)(void *ctx, const struct shore__layer_call *call, shore__buf out, shore__buf qkv);
     void *ctx;
+    shore__buf balance; /* see ops->route_backward() */
 };
+/* Of a model's experts. */
+struct shore__routing shore__model_routing(const struct shore__model *m, enum shore__mode mode);
 /* Of this layer, without a limit to whole sequences. */
 struct shore__attention shore__layer_attention(const struct shore__layer_call *call);
 /* Forward of a layer: out [rows, d] from in. out may be in, or none, which fills inner only. */

@@ -58,11 +58,10 @@ int shore__model_lay_out(struct shore__model *m) {
         memset(b->of_role, -1, sizeof b->of_role);
         for (uint32_t t = 0; t < b->ntensors; t++) {
             const struct shore__model_tensor *is = &b->tensors[t];
-            b->of_role[is->role] = (int)t;
+            if (b->of_role[is->role] < 0) b->of_role[is->role] = (int)t;
             *next++ = (struct shore_tensor_spec){is->parts[0].name, is->rows * is->cols,
-                                                 is->rests    ? SHORE_GROUP_RESTS
-                                                 : is->matrix ? 0
-                                                              : 1};
+                                                 is->rests ? SHORE_GROUP_RESTS
+                                                           : is->expert * SHORE__MODEL_GROUPS + !is->matrix};
         }
     }
     shore_layout_free(m->layout);

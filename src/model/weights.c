@@ -32,15 +32,16 @@ int shore__block_prepare(const struct shore__model *m, struct shore__compute *c,
     for (uint32_t t = 0; !rc && t < b->ntensors; t++) {
         const struct shore__model_tensor *tensor = &b->tensors[t];
         if (is_table(tensor->role)) continue;
+        shore__buf other, *role = b->of_role[tensor->role] == (int)t ? &out->role[tensor->role] : &other; /* expert's */
         uint64_t offset = layout->tensors[t].offset_elems - first;
         if (c->mode == SHORE__F32) {
-            out->role[tensor->role] = shore__at(raw, offset * 4);
+            *role = shore__at(raw, offset * 4);
         } else if (c->mode == SHORE__BF16_IN_F32) {
-            out->role[tensor->role] = shore__at(prepared, offset * 4);
+            *role = shore__at(prepared, offset * 4);
         } else if (tensor->matrix) {
-            out->role[tensor->role] = shore__at(raw, offset * 2);
+            *role = shore__at(raw, offset * 2);
         } else {
-            out->role[tensor->role] = shore__at(prepared, at);
+            *role = shore__at(prepared, at);
             rc = c->ops->widen(c, s, shore__at(prepared, at), shore__at(raw, offset * 2), tensor->rows);
             at += line(tensor->rows * 4);
         }
@@ -69,6 +70,7 @@ void shore__block_gradients(const struct shore__model *m, uint32_t block, uint32
     uint64_t first = (uint64_t)segment * SHORE_SEGMENT_ELEMS;
     for (uint32_t t = 0; t < m->blocks[block].ntensors; t++) {
         uint64_t offset = m->layout->blocks[block].tensors[t].offset_elems;
+        if (m->blocks[block].of_role[m->blocks[block].tensors[t].role] != (int)t) continue; /* another expert's */
         if (offset >= first) out->role[m->blocks[block].tensors[t].role] = shore__at(gradient, (offset - first) * 4);
     }
 }
@@ -86,4 +88,19 @@ int shore__clear_vectors(const struct shore__model *m, struct shore__compute *c,
         if (!end) at = to + b->tensors[t].rows * b->tensors[t].cols;
     }
     return rc;
+}
+
+struct shore__routing shore__model_routing(const struct shore__model *m, enum shore__mode mode) {
+    struct shore__routing r = {
+        .experts = m->arch.experts, .chosen = m->arch.experts_chosen, .renormalised = m->arch.experts_renormalised};
+    if (m->arch.experts < 2 || !m->layout) return r;
+    const struct shore__model_block *b = &m->blocks[1];
+    if (b->of_role[SHORE__EXPERT_UP_W] < 0) b = &m->blocks[b->side];
+    const uint32_t first = (uint32_t)b->of_role[SHORE__EXPERT_UP_W];
+    const struct shore_layout_tensor *lies = &m->layout->blocks[b - m->blocks].tensors[first];
+    r.stride = lies[m->expert_tensors].offset_elems - lies->offset_elems;
+    for (uint32_t t = first; t < first + m->expert_tensors; t++)
+        if (!b->tensors[t].matrix) r.bias_stride += line(b->tensors[t].rows * sizeof(float)) / sizeof(float);
+    if (mode != SHORE__BF16) r.bias_stride = r.stride;
+    return r;
 }

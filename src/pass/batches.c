@@ -31,7 +31,7 @@ void shore__batch_describe(const struct shore__model *m, enum shore__mode mode, 
         {SHORE__ROW_TARGET_LOGIT, SHORE_PLACE_DEVICE, b->rows * 4},
         {SHORE__ROW_LOSS, SHORE_PLACE_BOTH, b->rows * 4},
         {SHORE__ROW_LOGITS, SHORE_PLACE_DEVICE, b->unit_rows * (uint64_t)m->slice_rows * 4},
-        {SHORE__ROW_INNER, SHORE_PLACE_DEVICE, shore__inner_bytes(m, mode, b->unit_rows, true)},
+        {SHORE__ROW_INNER, SHORE_PLACE_DEVICE, shore__inner_work_bytes(m, mode, b->unit_rows)},
         {SHORE__ROW_ROTARY, SHORE_PLACE_BOTH, shore__rotary_bytes(m, b->seq_len)},
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++)
@@ -60,7 +60,7 @@ uint64_t shore__generate_rows(const struct shore__model *m, enum shore__mode mod
         {SHORE__ROW_X, SHORE__PROMPT_ROWS * row_bytes},
         {SHORE__ROW_NORMED, row_bytes},
         {SHORE__ROW_STATS, 8},
-        {SHORE__ROW_INNER, shore__inner_bytes(m, mode, SHORE__PROMPT_ROWS, true)},
+        {SHORE__ROW_INNER, shore__inner_work_bytes(m, mode, SHORE__PROMPT_ROWS)},
         {SHORE__ROW_ADAPTING, shore__adapters_bytes(m, mode, SHORE__PROMPT_ROWS)},
         {SHORE__ROW_TOKENS, SHORE__PROMPT_ROWS * 4},
         {SHORE__ROW_LOGITS, (uint64_t)m->arch.vocab * 4},

@@ -75,6 +75,11 @@ static void rows(const struct shore__costing *c, uint32_t op, uint64_t elems, ui
             as_rows(c->f->batch.unit_rows, c->f->model->arch.d_model, SHORE__MEASURED_WIDTH));
 }
 
+/* Memory that each unit reads or writes, however few rows it has. */
+static void for_units(const struct shore__costing *c, uint32_t op, uint64_t bytes) {
+    compute(c, op, SHORE_WORK_ROWS, c->f->batch.units * bytes, c->f->batch.unit_rows);
+}
+
 /* Pairs of a query with a key that it sees, over all heads and sequences. */
 static uint64_t pairs(const struct shore__facts *f, uint32_t layer) {
     const struct shore__arch *a = &f->model->arch;
@@ -94,7 +99,15 @@ struct layer_work {
     uint64_t products;  /* elements of weights */
     uint64_t elems;     /* that operations on rows move, in the mode's type */
     uint64_t exponents; /* elements of which an exponential is computed */
+    uint64_t weights;   /* elements of all experts */
 };
+
+/* A row's products are those of its own experts, but the weights of all are read for each unit. */
+static void add_experts(const struct shore__model *m, uint64_t in, uint64_t out, struct layer_work *w) {
+    w->matrices += m->arch.experts_chosen;
+    w->products += in * out / m->arch.experts_chosen;
+    w->weights += in * out / m->arch.experts_chosen / m->arch.experts_chosen * m->arch.experts;
+}
 
 static void add_forward(const struct shore__model *m, const struct shore__layer_row *row, struct layer_work *w) {
     uint64_t in = m->layer.width[row->in], out = m->layer.width[row->out];
@@ -119,6 +132,18 @@ static void add_forward(const struct shore__model *m, const struct shore__layer_
         break;
     case SHORE__OP_ATTENTION:
         break;
+    case SHORE__OP_ROUTE:
+        w->elems += in;
+        w->exponents += in;
+        break;
+    case SHORE__OP_GATHER:
+    case SHORE__OP_SCATTER:
+        w->elems += in + out;
+        break;
+    case SHORE__OP_EXPERTS:
+    case SHORE__OP_WEIGHTED:
+        add_experts(m, in, out, w);
+        break;
     }
 }
 
@@ -142,6 +167,21 @@ static void add_backward(const struct shore__model *m, const struct shore__layer
     case SHORE__OP_ROPE:
         w->elems += 2 * ((uint64_t)m->attn_width + m->kv_width);
         break;
+    case SHORE__OP_ROUTE:
+        w->elems += 2 * in;
+        w->exponents += in;
+        break;
+    case SHORE__OP_GATHER:
+    case SHORE__OP_SCATTER:
+        w->elems += in + out;
+        break;
+    case SHORE__OP_WEIGHTED:
+        w->elems += 4 * in;
+        add_experts(m, in, out, w);
+        break;
+    case SHORE__OP_EXPERTS:
+        add_experts(m, in, out, w);
+        break;
     case SHORE__OP_ADD:
     case SHORE__OP_ATTENTION:
         break;
@@ -152,7 +192,8 @@ static void add_backward(const struct shore__model *m, const struct shore__layer
 static struct layer_work forward_work(const struct shore__model *m, bool output) {
     struct layer_work w = {0};
     for (uint32_t i = 0; i < m->layer.nrows; i++)
-        if ((m->layer.rows[i].out == SHORE__OUT) == output) add_forward(m, &m->layer.rows[i], &w);
+        if ((m->layer.rows[i].out == SHORE__OUT || m->layer.rows[i].out == m->layer.passing) == output)
+            add_forward(m, &m->layer.rows[i], &w);
     return w;
 }
 
@@ -162,12 +203,14 @@ void shore__costs_forward(const struct shore__costing *c, uint32_t op, uint32_t 
     product(c, op, SHORE_WORK_PRODUCT, w.matrices, w.products + adapter_elems(c->f->model, layer));
     compute(c, op, SHORE_WORK_ATTENTION, pairs(c->f, layer) * m->arch.head_dim * 4, c->f->batch.seq_len);
     rows(c, op, w.elems, w.exponents * SHORE__EXPONENTIAL_BYTES);
+    for_units(c, op, w.weights * shore__mode_bytes(c->f->mode));
 }
 
 void shore__costs_output(const struct shore__costing *c, uint32_t op) {
     const struct layer_work w = forward_work(c->f->model, true);
     if (w.matrices) product(c, op, SHORE_WORK_PRODUCT, w.matrices, w.products);
     rows(c, op, w.elems, w.exponents * SHORE__EXPONENTIAL_BYTES);
+    for_units(c, op, w.weights * shore__mode_bytes(c->f->mode));
 }
 
 void shore__costs_loss(const struct shore__costing *c, uint32_t op) {
@@ -211,6 +254,8 @@ void shore__costs_backward(const struct shore__costing *c, uint32_t op, uint32_t
     if (matrices) product(c, op, SHORE_WORK_PRODUCT_WEIGHT, matrices, trained);
     compute(c, op, SHORE_WORK_ATTENTION_BACKWARD, pairs(c->f, layer) * m->arch.head_dim * 10, c->f->batch.seq_len);
     rows(c, op, w.elems, w.exponents * SHORE__EXPONENTIAL_BYTES);
+    /* weights are read, and each unit adds to their gradients */
+    for_units(c, op, w.weights * (shore__mode_bytes(c->f->mode) + 2 * sizeof(float)));
 }
 
 void shore__costs_lookups(const struct shore__costing *c, uint32_t op) {

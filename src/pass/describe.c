@@ -213,6 +213,10 @@ static void describe_backward(const struct description *d) {
     uint32_t held = 0;
     row_in_step(d, SHORE__ROW_DX, SHORE_PLACE_DEVICE, f->batch.rows * width * e);
     row_in_step(d, SHORE__ROW_DX_FP32, SHORE_PLACE_DEVICE, f->batch.rows * width * 4);
+    if (m->arch.experts) { /* how often each was chosen, and the sums of its probabilities; what balances them */
+        row_in_step(d, SHORE__ROW_EXPERTS_LOAD, SHORE_PLACE_BOTH, (uint64_t)m->arch.n_layer * 2 * m->arch.experts * 8);
+        row_in_step(d, SHORE__ROW_EXPERTS_BALANCE, SHORE_PLACE_BOTH, (uint64_t)m->arch.experts * 4);
+    }
     row_in_step(d, SHORE__ROW_DLOGITS, SHORE_PLACE_DEVICE, f->batch.unit_rows * m->slice_rows * e);
     row_in_step(d, SHORE__ROW_BACKWARD_SCRATCH, SHORE_PLACE_DEVICE,
                 shore__backward_scratch_bytes(m, f->mode, f->batch.unit_rows));

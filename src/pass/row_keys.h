@@ -70,6 +70,8 @@ enum shore__memory_class {
     ROW(LOGITS_KEPT, "logits kept", HEAD, LOGITS)                                    \
     /* of backward */                                                                \
     ROW(DX, "dx", GRADIENTS, GRADIENTS)                                              \
+    ROW(EXPERTS_LOAD, "experts' load", LAYERS | HEAD | BACKWARD, WORKSPACE)          \
+    ROW(EXPERTS_BALANCE, "experts' balance", BACKWARD, WORKSPACE)                    \
     ROW(DX_FP32, "dx fp32", HEAD_BACKWARD, GRADIENTS)                                \
     ROW(DLOGITS, "dlogits", HEAD, LOGITS)                                            \
     ROW(BACKWARD_SCRATCH, "backward scratch", BACKWARD, WORKSPACE)                   \

@@ -102,7 +102,13 @@ int shore__commit_submit(struct trainer *t, bool skip, struct shore_diag *diag) 
     assert((size_t)n < sizeof line);
     assert(!t->commit_pending);
     shore_wait_init(&t->commit);
-    int rc = shore_fleet_commit(t->fleet, t->base_step, skip, line, (uint32_t)n, shore_wait_completion(&t->commit));
+    struct shore_commit commit = {.size = sizeof commit,
+                                  .step = t->base_step + 1,
+                                  .how = skip ? SHORE_COMMIT_SKIPPED : SHORE_COMMIT_UPDATED,
+                                  .metrics = line,
+                                  .metrics_bytes = (uint32_t)n};
+    shore__experts_commit(t, skip, &commit);
+    int rc = shore_fleet_commit_with(t->fleet, &commit, shore_wait_completion(&t->commit));
     t->commit_pending = !rc;
     return rc ? shore__fail(diag, rc, "step %llu cannot be committed: %s", (unsigned long long)t->base_step + 1,
                             shore_error_text(rc))

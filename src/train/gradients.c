@@ -25,7 +25,7 @@ struct gradients {
     struct shore_gather *items; /* where they lie */
     struct shore__both whole;   /* untied and compressed: the block of either table */
     void *host_update;          /* memory of --update host */
-    struct shore_hyper hyper[SHORE__MODEL_GROUPS];
+    struct shore_hyper *hyper;  /* groups of each block in turn */
 };
 
 /* ---- the pieces -------------------------------------------------------------------------------------------------- */
@@ -152,7 +152,9 @@ int shore__gradients_open(struct trainer *t, struct shore_diag *diag) {
     g->pieces = calloc(g->npieces, sizeof *g->pieces);
     g->due = calloc(m->layout->blocks[0].segments, sizeof *g->due);
     g->early = calloc(m->layout->blocks[0].segments, 1);
-    if (!g->pieces || !g->due || !g->early) return shore__fail(diag, -ENOMEM, "out of memory for gradients");
+    g->hyper = calloc((size_t)m->nblocks * m->ngroups, sizeof *g->hyper);
+    if (!g->pieces || !g->due || !g->early || !g->hyper)
+        return shore__fail(diag, -ENOMEM, "out of memory for gradients");
     g->whole = shore__memory_both(&t->memory, SHORE__ROW_WHOLE_GRADIENT, 0);
     g->host_update = shore__memory_host(&t->memory, SHORE__ROW_HOST_UPDATE, 0);
     g->rows = shore__memory_both(&t->memory, SHORE__ROW_ROW_GRADIENT, 0);
@@ -168,6 +170,7 @@ void shore__gradients_close(struct gradients *g) {
     free(g->due);
     free(g->early);
     free(g->items);
+    free(g->hyper);
     free(g);
 }
 
@@ -190,8 +193,10 @@ static void mark_lookups(struct trainer *t) {
 
 static void set_hypers(struct trainer *t) {
     const struct shore__settings *s = t->s;
+    const uint32_t n = t->m->ngroups;
+    struct shore_hyper *all = t->gradients->hyper;
     for (uint32_t g = 0; g < SHORE__MODEL_GROUPS; g++) {
-        struct shore_hyper *h = &t->gradients->hyper[g];
+        struct shore_hyper *h = &all[g];
         *h = (struct shore_hyper){
             .lr = (float)shore__learning_rate(s, t->base_step + 1),
             .beta1 = (float)s->beta1,
@@ -201,6 +206,11 @@ static void set_hypers(struct trainer *t) {
             .weight_decay = g == 0 ? (float)s->weight_decay : 0,
         };
         shore_hyper_at_step(h, s->optimizer, s->updates_before + t->base_step + 1);
+    }
+    for (uint32_t b = t->m->nblocks; --b > 0;) {
+        memcpy(all + (size_t)b * n, all, SHORE__MODEL_GROUPS * sizeof *all);
+        uint32_t layer = shore__model_main(t->m, b);
+        if (layer >= 1 && layer <= t->m->arch.n_layer) shore__experts_groups(t, layer, all + (size_t)b * n);
     }
 }
 
@@ -215,7 +225,8 @@ int shore__gradients_begin_step(struct trainer *t, struct shore_diag *diag) {
         struct piece *p = &g->pieces[i];
         p->gradient = NULL;
         p->in_buffer = false;
-        int failed = shore_step_groups(t->step, i, g->hyper, SHORE__MODEL_GROUPS);
+        const struct shore_hyper *groups = g->hyper + (size_t)p->page.block * t->m->ngroups;
+        int failed = shore_step_groups(t->step, i, groups, t->m->ngroups);
         if (!rc && failed) rc = shore__fail(diag, failed, "out of memory for gradients");
     }
     return rc;
@@ -438,7 +449,8 @@ static int host_update(struct trainer *t, float coefficient, struct shore_diag *
         .form = t->s->gradient_bf16 ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32,
         .coefficient = coefficient,
         .groups = t->gradients->hyper,
-        .ngroups = SHORE__MODEL_GROUPS,
+        .ngroups = t->m->ngroups,
+        .stride = t->m->ngroups,
         .params_at = params_at,
         .ctx = t->pass.pages,
         .buffers = t->plan.host_buffers,

@@ -221,7 +221,7 @@ static int update_span(const struct work *w, const struct chunk *c, const struct
             .gradient = c->gradient + (p->at + i) * shore__gradient_segment_bytes(w->how->form),
             .form = w->how->form,
             .coefficient = w->how->coefficient,
-            .groups = w->how->groups,
+            .groups = w->how->groups + (size_t)p->block * w->how->stride,
             .ngroups = w->how->ngroups,
             .params_out = params,
         };

@@ -12,7 +12,7 @@ struct shore__host_update {
     enum shore_gradient_form form; /* of the spilled gradients */
     float coefficient;
     const struct shore_hyper *groups;
-    uint32_t ngroups;
+    uint32_t ngroups, stride; /* groups of a block begin so many behind those of the one before it */
     /* Where a segment's new parameters go; NULL: nowhere. Called from several threads. */
     void *(*params_at)(void *ctx, uint32_t block, uint32_t segment);
     void *ctx;

@@ -152,6 +152,7 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     if (!rc) rc = shore__pacing_open(t, diag);
     if (!rc) rc = shore__train_lay_out(t, &t->memory, diag);
     if (!rc) rc = shore__gradients_open(t, diag);
+    if (!rc) rc = shore__experts_open(t, diag);
     if (!rc) rc = shore__compress_open(t, diag);
     if (!rc) rc = shore__drift_open(t, diag);
     return rc || fresh ? rc : shore__train_recover_metrics(t, diag);
@@ -165,6 +166,7 @@ void shore__trainer_close(struct trainer *t) {
     free(t->compression);
     shore_step_close(t->step);
     shore__gradients_close(t->gradients);
+    shore__experts_close(t->experts);
     shore__lookups_close(&t->lookups);
     shore__activations_close(t->activations);
     shore_endurance_close(t->endurance);

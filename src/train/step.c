@@ -15,7 +15,8 @@ static int unit_forward(struct trainer *t, uint32_t layer, size_t u, const struc
     const struct shore__layer_call call = shore__pass_call(pass, layer, w, i.rows);
     rc = shore__layer_forward(&call, shore__pass_at(pass, shore__boundary_working(t, layer), u), &i.at,
                               shore__pass_at(pass, shore__boundary_working(t, layer + 1), u));
-    return rc ? shore__op_failed(diag, rc) : shore__train_inner_leave(t, &i, diag);
+    rc = rc ? shore__op_failed(diag, rc) : shore__experts_count(t, layer, &i, diag);
+    return rc ? rc : shore__train_inner_leave(t, &i, diag);
 }
 
 static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
@@ -146,7 +147,9 @@ static int head_backward(struct trainer *t, size_t first, size_t count, struct s
 static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
     uint32_t layers = t->m->arch.n_layer;
-    int rc = shore__pass_norm(pass, shore__boundary(t, layers + 1), diag);
+    double balance = 0;
+    int rc = shore__experts_counted(t, &balance, diag);
+    if (!rc) rc = shore__pass_norm(pass, shore__boundary(t, layers + 1), diag);
     for (size_t u = 0, units = shore__pass_units(pass), count = t->plan.head_units; !rc && u < units; u += count) {
         if (count > units - u) count = units - u;
         uint64_t start = shore__now_ns();
@@ -160,6 +163,7 @@ static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
             rc = shore__pass_loss_sum(pass, &t->report.loss, diag);
             if (rc) break;
             t->report.loss /= shore__divisor(pass->counting);
+            t->report.loss += balance;
             *finite = isfinite(t->report.loss);
             if (!*finite) return 0;
             rc = shore__batch_forget_padding(t, diag);
@@ -228,7 +232,8 @@ static int unit_backward(struct trainer *t, uint32_t layer, size_t u, const stru
     if (!rc) rc = shore__boundary_load(t, layer, u, &in);
     if (rc) return rc;
     shore_meter_charge(t->meter, SHORE_CHARGE_AGAIN);
-    const struct shore__layer_call call = shore__pass_call(pass, layer, w, i.rows);
+    struct shore__layer_call call = shore__pass_call(pass, layer, w, i.rows);
+    call.balance = shore__experts_balance(t);
     if (!i.kept) rc = shore__layer_forward(&call, in, &i.at, SHORE__NO_BUF);
     if (i.kept && !i.cheap) rc = shore__layer_remake_cheap(&call, in, &i.at);
     shore_meter_charge(t->meter, SHORE_CHARGE_BACKWARD);
@@ -302,6 +307,7 @@ int shore__step_compute(struct trainer *t, bool *finite, bool *replay, struct sh
     shore_meter_charge(t->meter, SHORE_CHARGE_FORWARD);
     if (!rc) rc = shore__boundary_enter(t, t->m->lowest, diag);
     if (!rc) rc = shore__pass_embed(pass, shore__boundary_working(t, 1), diag);
+    if (!rc) rc = shore__experts_begin(t, diag);
     for (uint32_t l = 1; !rc && l <= layers; l++)
         rc = layer_forward(t, l, diag);
     if (!rc) rc = head(t, finite, diag);

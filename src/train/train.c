@@ -122,6 +122,7 @@ static int go_back(struct trainer *t, struct shore_diag *diag) {
     if (!(t->report.step_seconds > 0)) shore_meter_end(t->meter, &t->report);
     while (rc == SHORE_ELINK) {
         rc = shore__train_reconnect(t, &t->base_step, diag);
+        if (!rc) rc = shore__experts_open(t, diag);
         if (rc) break;
         rc = shore__train_recover_metrics(t, diag); /* it may measure a loss, and meet another broken connection */
     }

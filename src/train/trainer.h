@@ -9,6 +9,7 @@
 #include "pass/pass.h"
 #include "train/activations.h"
 #include "train/compress.h"
+#include "train/experts.h"
 #include "train/gradients.h"
 #include "train/train.h"
 
@@ -40,6 +41,7 @@ struct trainer {
     struct activations *activations;
     struct gradients *gradients;
     struct compression *compression;
+    struct experts *experts; /* NULL: the model has none */
     struct shore_step *step;
     struct shore_meter *meter;
     struct shore_trace *trace;         /* NULL: none is recorded */

@@ -77,7 +77,10 @@ static struct results layer(struct backend *b, const struct sizes *z, const stru
     shore__buf own_dacts = NEXT(places * z->ff * e);
     shore__buf dweights = keep(&out, room(places * 4, 0), places * 4, true);
     TRY(ON(*b, experts_weigh, dweights, own_dacts, own_acts, route, z->rows, z->ff, r));
-    shore__buf own_dweights = NEXT(places * 4);
+    shore__buf biased = keep(&out, copy_of(out.b[out.n - 1], places * 4), places * 4, true);
+    shore__buf weighed = keep(&out, copy_of(own_ups, places * up * e), places * up * e, false);
+    TRY(ON(*b, experts_weigh_bias, biased, weighed, bias, route, z->rows, up, r));
+    shore__buf own_dweights = given ? copy_of(given->b[8], places * 4) : copy_of(dweights, places * 4);
     shore__buf dw = keep(&out, random_f32(7, z->experts * elems, 1, 0), z->experts * elems * 4, true);
     shore__buf ddown = shore__at(dw, (up * z->d + 255) / 256 * 256 * 4);
     TRY(ON(*b, experts_linear_backward_w, ddown, dys, own_acts, route, z->rows, z->d, z->ff, false, false, r));
@@ -167,8 +170,8 @@ static void ties_and_experts_without_rows(void **state) {
         assert_int_equal(first[z->experts], z->rows * z->chosen);
         size_t up = 2 * z->ff * z->d, elems = up + z->ff * z->d; /* multiples of 256 */
         shore__buf before = random_f32(7, z->experts * elems, 1, 0);
-        for (size_t i = 0; i < elems; i++) /* result 9: gradients of weights; those of `down` were written over */
-            assert_true(f32(got.b[9])[elems + i] == (i < up ? f32(before)[elems + i] : 0));
+        for (size_t i = 0; i < elems; i++) /* result 11: gradients of weights; those of `down` were written over */
+            assert_true(f32(got.b[11])[elems + i] == (i < up ? f32(before)[elems + i] : 0));
         drop(before);
         free_results(&got);
         close_backend(&b);

@@ -391,6 +391,7 @@ AWAY_ROUTING(route_backward, B(dlogits), B(dweights), B(logits), B(route), B(bal
 AWAY_ROUTING(route_count, B(load), B(logits), B(route), N(rows))
 AWAY_ROUTING(experts_gather, B(y), B(x_), B(route), N(rows), N(d))
 AWAY_ROUTING(experts_scatter, B(y), B(x_), B(route), N(rows), N(d), Y(weighted), Y(add))
+AWAY_ROUTING(experts_weigh_bias, B(dweights), B(dy), B(bias), B(route), N(rows), N(n))
 AWAY_ROUTING(experts_weigh, B(dweights), B(dact), B(act), B(route), N(rows), N(width))
 AWAY_ROUTING(experts_linear, B(y), B(x_), B(w), B(bias), B(route), N(rows), N(n), N(k), Y(w_is_nk))
 AWAY_ROUTING(experts_linear_backward_x, B(dx), B(dy), B(w), B(route), N(rows), N(n), N(k), Y(w_is_nk))
@@ -495,6 +496,7 @@ static const struct shore__compute_ops away_ops = {
     AWAY_AT(route_count),
     AWAY_AT(experts_gather),
     AWAY_AT(experts_scatter),
+    AWAY_AT(experts_weigh_bias),
     AWAY_AT(experts_weigh),
     AWAY_AT(experts_linear),
     AWAY_AT(experts_linear_backward_x),

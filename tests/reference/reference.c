@@ -270,6 +270,7 @@ static const struct shore__compute_ops reference_ops = {
     .route_count = shore__reference_route_count,
     .experts_gather = shore__reference_experts_gather,
     .experts_scatter = shore__reference_experts_scatter,
+    .experts_weigh_bias = shore__reference_experts_weigh_bias,
     .experts_weigh = shore__reference_experts_weigh,
     .experts_linear = shore__reference_experts_linear,
     .experts_linear_backward_x = shore__reference_experts_linear_backward_x,

@@ -38,6 +38,7 @@ SHORE__OP_TYPE(route_backward) shore__reference_route_backward;
 SHORE__OP_TYPE(route_count) shore__reference_route_count;
 SHORE__OP_TYPE(experts_gather) shore__reference_experts_gather;
 SHORE__OP_TYPE(experts_scatter) shore__reference_experts_scatter;
+SHORE__OP_TYPE(experts_weigh_bias) shore__reference_experts_weigh_bias;
 SHORE__OP_TYPE(experts_weigh) shore__reference_experts_weigh;
 SHORE__OP_TYPE(experts_linear) shore__reference_experts_linear;
 SHORE__OP_TYPE(experts_linear_backward_x) shore__reference_experts_linear_backward_x;

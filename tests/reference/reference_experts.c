@@ -140,6 +140,21 @@ int shore__reference_experts_weigh(struct shore__compute *c, struct shore__strea
     return 0;
 }
 
+int shore__reference_experts_weigh_bias(struct shore__compute *c, struct shore__stream *s, shore__buf dweights,
+                                        shore__buf dy, shore__buf bias, shore__buf route, size_t rows, size_t n,
+                                        const struct shore__routing *r) {
+    for (size_t i = 0; i < rows * r->chosen; i++) {
+        double sum = floats(dweights)[i];
+        for (size_t e = 0; e < n; e++) {
+            double d = get(c, dy, PLACE(i) * n + e);
+            sum += d * floats(bias)[EXPERT(i) * r->bias_stride + e];
+            put(c, dy, PLACE(i) * n + e, d * *weight(route, i));
+        }
+        floats(dweights)[i] = (float)sum;
+    }
+    return 0;
+}
+
 /* ---- products: those of a layer, expert by expert ---------------------------------------------------------------- */
 
 #define EACH(e) for (size_t e = 0; e < r->experts; e++)

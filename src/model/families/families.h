@@ -7,7 +7,7 @@
 #include "model/layer_table.h"
 #include "model/model.h"
 
-enum shore__where { SHORE__EMBEDDING, SHORE__LAYER, SHORE__HEAD };
+enum shore__where { SHORE__EMBEDDING, SHORE__LAYER, SHORE__EXPERT /* each of a layer's */, SHORE__HEAD };
 enum shore__width {
     SHORE__WIDTH_ONE,
     SHORE__WIDTH_D,
@@ -19,7 +19,9 @@ enum shore__width {
     SHORE__WIDTH_HEADS,
     SHORE__WIDTH_HEAD_DIM,
     SHORE__WIDTH_VOCAB,
-    SHORE__WIDTH_POSITIONS
+    SHORE__WIDTH_POSITIONS,
+    SHORE__WIDTH_EXPERTS,
+    SHORE__WIDTH_EXPERT_FF
 };
 
 /* A tensor of a block. Its rows are those of its parts, in turn. */
@@ -39,6 +41,8 @@ struct shore__tensor_row {
 struct shore__family {
     const char *model_type, *class;    /* of config.json; class: as an export has it */
     const char *prefix, *layers;       /* of tensors' names in files */
+    const char *experts;               /* of those of experts, behind the layer's; NULL: there are none */
+    bool stacked;                      /* files have one tensor of all experts of a layer */
     const struct shore__key_row *keys; /* of config.json, beside those that many families have */
     uint32_t nkeys;
     const struct shore__tensor_row *tensors;
@@ -58,6 +62,7 @@ struct shore__family {
 extern const struct shore__family *const shore__families[];
 extern const struct shore__family shore__gpt2, shore__llama, shore__mistral, shore__ministral, shore__ministral3,
     shore__qwen2, shore__qwen3, shore__gemma2, shore__gemma3, shore__smollm3, shore__olmo2, shore__olmo3, shore__phi3;
+extern const struct shore__family shore__olmoe, shore__qwen3_moe;
 /* The family of config.json's model_type; NULL: there is none. */
 const struct shore__family *shore__family_of(const char *model_type);
 

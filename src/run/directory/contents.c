@@ -230,6 +230,8 @@ int shore__contents_of_model(const struct shore__model *m, enum shore__model_par
                     .tensor = t,
                     .offset_elems = m->layout->blocks[b].tensors[t].offset_elems + p->row * tensor->cols,
                     .transposed = p->transposed,
+                    .nslices = p->nslices,
+                    .slice = p->slice,
                 };
                 rc = add(c, &s, diag);
             }

@@ -53,6 +53,17 @@ struct job {
 
 /* ---- one tensor -------------------------------------------------------------------------------------------------- */
 
+static uint64_t elems_of(const struct shore_shape *s) {
+    uint64_t elems = 1;
+    for (uint32_t i = 0; i < s->rank; i++)
+        elems *= s->dims[i];
+    return elems;
+}
+/* Elements before it in the tensor of the files, of which it may be a slice. */
+static uint64_t elems_before(const struct shore_shape *s) {
+    return s->slice * elems_of(s);
+}
+
 /* Writes the tile. Its rows, [row, row + rows) as stored, are columns of the tensor, [dims[0], dims[1]]. */
 static int flush_tile(struct job *job, uint32_t number, struct shore_diag *diag) {
     const struct shore_shape *s = &job->e->contents->shapes[number];
@@ -65,7 +76,7 @@ static int flush_tile(struct job *job, uint32_t number, struct shore_diag *diag)
             for (uint64_t k = 0; k < n; k++)
                 job->columns[k * rows + r] = job->tile[r * cols + c + k];
         for (uint64_t k = 0; k < n && rc == 0; k++)
-            rc = job->put(job->put_ctx, job->numbers[number], (c + k) * s->dims[1] + t->row, rows,
+            rc = job->put(job->put_ctx, job->numbers[number], elems_before(s) + (c + k) * s->dims[1] + t->row, rows,
                           job->columns + k * rows, diag);
     }
     t->row += rows;
@@ -135,13 +146,6 @@ static int fetch(struct job *job, uint32_t block, uint32_t segment, uint32_t cou
     return rc;
 }
 
-static uint64_t elems_of(const struct shore_shape *s) {
-    uint64_t elems = 1;
-    for (uint32_t i = 0; i < s->rank; i++)
-        elems *= s->dims[i];
-    return elems;
-}
-
 /* Writes the parts of the fetched segments [segment, segment + count) that belong to tensors [from, to). */
 static int put_segments(struct job *job, uint32_t from, uint32_t to, bool bf16, uint32_t segment, uint32_t count,
                         struct shore_diag *diag) {
@@ -154,8 +158,9 @@ static int put_segments(struct job *job, uint32_t from, uint32_t to, bool bf16, 
         const float *values = job->fetched + (a - first);
         int rc = job->types[i] == SHORE__ST_F16 ? check_range(s, a - start, b - a, values, diag) : 0;
         if (rc == 0)
-            rc = s->transposed ? put_transposed(job, i, values, b - a, diag)
-                               : job->put(job->put_ctx, job->numbers[i], a - start, b - a, values, diag);
+            rc = s->transposed
+                     ? put_transposed(job, i, values, b - a, diag)
+                     : job->put(job->put_ctx, job->numbers[i], elems_before(s) + a - start, b - a, values, diag);
         if (rc < 0) return rc;
     }
     return 0;
@@ -208,9 +213,11 @@ static int open_writer(struct job *job, const char *directory, struct shore_diag
     if (!decls) return shore__out_of_memory(diag);
     for (uint32_t i = 0; i < c->nshapes; i++) {
         const struct shore_shape *s = &c->shapes[i];
-        if (job->numbers[i] == LEFT_OUT) continue;
-        decls[n] = (struct shore__st_decl){.name = s->name, .rank = s->rank, .type = job->types[i]};
-        memcpy(decls[n++].shape, s->dims, sizeof s->dims);
+        const uint32_t sliced = s->nslices > 0;
+        if (job->numbers[i] == LEFT_OUT || s->slice > 0) continue;
+        decls[n] = (struct shore__st_decl){
+            .name = s->name, .rank = s->rank + sliced, .type = job->types[i], .shape = {s->nslices}};
+        memcpy(decls[n++].shape + sliced, s->dims, s->rank * sizeof *s->dims);
     }
     job->first_extra = n;
     for (uint32_t i = 0; job->kind == SHORE_FETCH_MASTER && i < job->e->nextras; i++) {
@@ -257,7 +264,10 @@ static void choose(struct job *job, enum shore_fetch_kind kind) {
     for (uint32_t i = 0; i < c->nshapes; i++) {
         bool rests = c->layout->blocks[c->shapes[i].block].tensors[0].group == SHORE_GROUP_RESTS;
         job->types[i] = moments ? SHORE__ST_F32 : job->e->type ? *job->e->type : shore__st_type_of(c->shapes[i].dtype);
-        job->numbers[i] = moments && rests ? LEFT_OUT : n++;
+        uint32_t of = i; /* an earlier slice of the same tensor */
+        while (c->shapes[i].slice > 0 && (of == i || strcmp(c->shapes[of].name, c->shapes[i].name) != 0))
+            of--;
+        job->numbers[i] = moments && rests ? LEFT_OUT : of < i ? job->numbers[of] : n++;
         job->transposing[i] = (struct transposing){0, 0};
     }
 }

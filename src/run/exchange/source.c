@@ -17,6 +17,7 @@ struct shore__source {
     struct shore__safetensors *files;        /* NULL: random numbers */
     struct shore__contents *contents;        /* what is wanted of them */
     const struct shore__st_tensor **tensors; /* of each of its shapes */
+    struct shore__st_tensor *slices;         /* of each: those that are slices of larger tensors */
     bool *used;                              /* by index into files->tensors */
     struct shore__adapter *adapter;          /* merged into them; NULL: none */
     float *row;                              /* a whole row, if only a span of it is wanted */
@@ -46,6 +47,7 @@ void shore__source_close(struct shore__source *s) {
     shore__safetensors_close(s->files);
     shore__contents_free(s->contents);
     free(s->tensors);
+    free(s->slices);
     free(s->used);
     free(s->row);
     free(s);
@@ -71,17 +73,21 @@ static int find_shape(struct shore__source *s, uint32_t i, struct shore_diag *di
     const struct shore__st_tensor *t = shore__tensor_find(s->files, &s->model->arch, wanted->name);
     if (!t) return is_missing(s, wanted->name, diag);
     const struct shore__shown name = shore__shown(t->name), directory = shore__shown(s->files->directory);
-    if (t->rank != wanted->rank || memcmp(t->shape, wanted->dims, t->rank * sizeof *t->shape) != 0)
+    uint64_t dims[SHORE_RANK_MOST + 1] = {wanted->nslices};
+    const uint32_t sliced = wanted->nslices > 0, rank = wanted->rank + sliced;
+    memcpy(dims + sliced, wanted->dims, wanted->rank * sizeof *dims);
+    if (t->rank != rank || memcmp(t->shape, dims, rank * sizeof *dims) != 0)
         return shore__fail(diag, SHORE_EINPUT, "%s: the tensor %s has the shape %s, but config.json asks for %s",
                            directory.text, name.text, shore__shape_text(t->rank, t->shape).text,
-                           shore__shape_text(wanted->rank, wanted->dims).text);
+                           shore__shape_text(rank, dims).text);
     if (!shore__st_is_weight(t))
         return shore__fail(diag, SHORE_EINPUT,
                            "%s: the tensor %s has a type that Longshore does not read: it reads F32, BF16, F16 and "
                            "F8_E4M3",
                            directory.text, name.text);
     s->used[t - s->files->tensors] = true;
-    s->tensors[i] = t;
+    if (sliced) s->slices[i] = shore__safetensors_slice(t, wanted->slice);
+    s->tensors[i] = sliced ? &s->slices[i] : t;
     return 0;
 }
 
@@ -103,9 +109,10 @@ int shore__source_directory(const struct shore__model *m, const char *directory,
     if (rc == 0) rc = shore__contents_of_model(m, SHORE__BASE_ALONE, true, &s->contents, diag);
     if (rc < 0) goto failed;
     s->tensors = calloc(s->contents->nshapes, sizeof *s->tensors);
+    s->slices = calloc(s->contents->nshapes, sizeof *s->slices);
     s->used = calloc(s->files->ntensors + 1u, sizeof *s->used);
     s->row = malloc(shore__contents_widest_row(s->contents) * sizeof *s->row);
-    rc = s->tensors && s->used && s->row ? check_all(s, diag) : shore__out_of_memory(diag);
+    rc = s->tensors && s->slices && s->used && s->row ? check_all(s, diag) : shore__out_of_memory(diag);
     if (rc < 0) goto failed;
     *out = s;
     return 0;

@@ -19,6 +19,10 @@ static const char *const models[] = {
     "\"tie_word_embeddings\": false}",
     "{\"model_type\": \"qwen2\", \"num_hidden_layers\": 2, \"hidden_size\": 64, \"num_attention_heads\": 4, "
     "\"num_key_value_heads\": 2, \"intermediate_size\": 48, \"vocab_size\": 3000, \"tie_word_embeddings\": true}",
+    "{\"model_type\": \"qwen3_moe\", \"num_hidden_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 4, "
+    "\"num_key_value_heads\": 2, \"intermediate_size\": 24, \"moe_intermediate_size\": 24, \"vocab_size\": 300, "
+    "\"num_experts\": 9, "
+    "\"head_dim\": 8, \"output_router_logits\": true}",
 };
 /* What is not trained of each: patterns, or adapters. NULL: all is trained. */
 static const char *const partly[][5] = {
