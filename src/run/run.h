@@ -25,7 +25,7 @@
 
 #define SHORE__PROCESSOR_BYTES 96
 
-/* Validation losses of metrics.jsonl, from the first step to the newest line. */
+/* Validation losses of metrics.jsonl on today's validation data, from the first step to the newest line. */
 struct shore__measured {
     double least;        /* INFINITY: none is finite */
     uint64_t least_step; /* that measured it */
@@ -47,6 +47,7 @@ struct shore__run {
     uint64_t generation; /* of the placement: counts added, removed and replaced drives */
     uint64_t hint_step;
     uint64_t data_from;                     /* the step behind which the data are read from their beginning */
+    uint64_t val_from;                      /* losses of steps up to this one are of other validation data */
     struct shore__measured measured;        /* once metrics are recovered, or appended to */
     char processor[SHORE__PROCESSOR_BYTES]; /* the last one that trained the run, with products, threads and kernels */
     json_t *changes;                        /* recorded changes: [{"step": n, "what": "..."}] */
@@ -209,7 +210,7 @@ int shore__run_take_data(struct shore__run *run, shore__progress_fn progress, vo
 /* Makes what its settings now name the run's data (validation: those to validate on, too), read from their beginning.
  * They are recorded with run->change, once the step is known at which the run goes on; until then, the run on disk is
  * unchanged. */
-#define SHORE__DATA_FROM_NEXT INT64_MAX /* data_from until then */
+#define SHORE__FROM_NEXT INT64_MAX /* data_from and val_from until then */
 int shore__run_replace_data(struct shore__run *run, bool validation, shore__progress_fn progress, void *ctx,
                             struct shore_diag *diag);
 /* Removes data that the run has replaced, or was to take. */

@@ -47,6 +47,7 @@ static int open_state(struct trainer *t, struct shore_fleet_options *options, co
     t->result->step = info.step;
     bool anew = t->run->data_from > info.step; /* also of a run that went back behind where its data began */
     if (anew) t->run->data_from = info.step;
+    if (t->run->val_from > info.step) t->run->val_from = info.step;
     if (anew && !t->run->change && !(t->run->change = strdup("the data from their beginning")))
         return shore__out_of_memory(diag);
     if (t->run->change) rc = record_change(t, info.step, diag);

@@ -96,6 +96,15 @@ same "five steps again" "$(digest)" "$five"
 must train --resume "$place/run" --mix "$place/text=1" "$place/q.jsonl=1" --steps 9 --loss-on all
 refused "another way with the data alone" "--loss-on belongs to the identity" train --resume "$place/run" --loss-on completion
 refused "other validation alone" "--val-data changes only with --data" train --resume "$place/run" --val-data "$place/q.jsonl"
+# the best by other validation data is no longer the best, by the same it still is
+head -c 3000 "$place/text/prose.txt" >"$place/prose.txt"
+best() { "$LONGSHORE" snapshots "$place/run" | sed -nE 's/^.*best.* step ([0-9]+).*$/\1/p; s/^best +([0-9]+).*$/\1/p' | head -n 1; }
+must train "${common[@]}" --steps 6 --stop-at 3 --data "$place/text" --val-data "$place/prose.txt" --eval-every 1 --keep-best --drive "$place/d" --out "$place/run"
+same "the best on prose" "$(best)" 3
+must train --resume "$place/run" --data "$place/text" "$place/q.jsonl" --lr 0 --min-lr 0 --stop-at 4
+same "the best on the same prose" "$(best)" 3
+must train --resume "$place/run" --data "$place/text" --val-data "$place/q.jsonl" --stop-at 5
+same "the best on questions" "$(best)" 5
 
 # ---- what is refused ----
 base=(train "${common[@]}" --steps 1 --drive ram: --out "$place/refused")

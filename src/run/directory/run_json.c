@@ -80,6 +80,7 @@ static json_t *model_json(const struct shore__run *run, const char *fleet, json_
                           "train_tokens", (json_int_t)p->train_tokens, "val_tokens", (json_int_t)p->val_tokens,
                           "changes", run->changes);
     if (j && run->data_from) json_object_set_new(j, "data_from", json_integer((json_int_t)run->data_from));
+    if (j && run->val_from) json_object_set_new(j, "val_from", json_integer((json_int_t)run->val_from));
     if (j && p->end_of_text != SHORE__END_OF_TEXT_UNRECORDED)
         json_object_set_new(j, "end_of_text", json_integer(p->end_of_text));
     return j;
@@ -134,8 +135,10 @@ static int read_model(struct shore__run *run, const json_t *j, const char *path,
     const json_t *end_of_text = json_object_get(j, "end_of_text");
     struct shore__arch arch;
     p->end_of_text = json_is_integer(end_of_text) ? json_integer_value(end_of_text) : SHORE__END_OF_TEXT_UNRECORDED;
-    if (json_object_get(j, "data_from") && !read_count(j, "data_from", &run->data_from))
-        return shore__fail(diag, SHORE_EINPUT, "%s: \"data_from\" has been changed by hand; put it back", path);
+    if ((json_object_get(j, "data_from") && !read_count(j, "data_from", &run->data_from)) ||
+        (json_object_get(j, "val_from") && !read_count(j, "val_from", &run->val_from)))
+        return shore__fail(diag, SHORE_EINPUT,
+                           "%s: \"data_from\" or \"val_from\" has been changed by hand; put it back", path);
     snprintf(run->processor, sizeof run->processor, "%s", json_string_value(json_object_get(j, "processor")));
     p->tokenizer_name = strdup(json_string_value(json_object_get(j, "tokenizer")));
     if (!p->tokenizer_name || shore__run_settle_tokenizer(&run->settings, p->tokenizer_name))

@@ -31,7 +31,7 @@ static void take_measured(struct shore__run *run, uint64_t step, const char *lin
     static const char key[] = "\"val_loss\":";
     struct shore__measured *m = &run->measured;
     const char *at = memmem(line, bytes, key, sizeof key - 1);
-    if (!at) return;
+    if (!at || step <= run->val_from) return;
     char *end; /* a line ends with '}' */
     double loss = strtod(at + sizeof key - 1, &end);
     m->step = step;

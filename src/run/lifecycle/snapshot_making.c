@@ -248,7 +248,7 @@ static int read_best(const struct shore__run *run, struct shore__snapshot *out, 
 int shore__snapshot_best_loss(const struct shore__run *run, double *loss, struct shore_diag *diag) {
     struct shore__snapshot best;
     int rc = read_best(run, &best, diag);
-    *loss = best.val_loss;
+    *loss = best.step > run->val_from ? best.val_loss : INFINITY;
     shore__snapshot_free(&best);
     return rc;
 }

@@ -209,7 +209,8 @@ int shore__run_replace_data(struct shore__run *run, bool validation, shore__prog
     if (rc == 0 && validation) rc = tokenize(run, &s->val_data, run->path, true, progress, ctx, &p->val_data, diag);
     if (rc == 0) rc = split(run, diag);
     if (rc == 0) rc = sync_and_open(run, diag);
-    if (rc == 0) run->data_from = SHORE__DATA_FROM_NEXT;
+    if (rc == 0) run->data_from = SHORE__FROM_NEXT;
+    if (rc == 0 && (validation || s->val_share > 0)) run->val_from = SHORE__FROM_NEXT;
     return rc;
 }
 
