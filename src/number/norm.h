@@ -13,6 +13,13 @@ static inline uint64_t shore__segments_before(const struct shore_layout *layout,
         before += layout->blocks[b].segments;
     return before;
 }
+/* Without those of blocks that rest. */
+static inline uint64_t shore__trained_before(const struct shore_layout *layout, uint32_t block) {
+    uint64_t segments = 0;
+    for (uint32_t b = 0; b < block; b++)
+        if (layout->blocks[b].tensors[0].group != SHORE_GROUP_RESTS) segments += layout->blocks[b].segments;
+    return segments;
+}
 
 /* Sum of squares of elems (at most one segment; the rest counts as zeros) in double, with 16 lanes (element i goes to
  * lane i mod 16) and a fixed tree over the lanes (i + 8, i + 4, i + 2, i + 1). Every processor gives the same bits. NaN

@@ -36,7 +36,7 @@ struct compression {
 };
 
 static size_t residual_bytes(const struct shore__model *m) {
-    return m->layout->segments * SHORE_SEGMENT_ELEMS * sizeof(uint16_t);
+    return shore__trained_before(m->layout, m->nblocks) * SHORE_SEGMENT_ELEMS * sizeof(uint16_t);
 }
 
 static bool keeps_residual(const struct shore__settings *s) {
@@ -68,6 +68,7 @@ static int lay_out(struct compression *z, const struct shore__settings *s, const
     for (uint32_t b = 0; b < m->nblocks; b++) {
         const struct shore_layout_block *block = &m->layout->blocks[b];
         struct compressed_block it = {.code = NULL};
+        if (shore__model_rests(m, b)) continue;
         int rc = shore_sparse_size_of(VALUES, s->compress, block, threads, &it.size, diag);
         if (rc) return rc;
         it.code = take(room, it.size.code_bytes);
@@ -97,7 +98,7 @@ int shore__compress_bytes(const struct shore__settings *s, const struct shore__m
 /* ---- the residual ------------------------------------------------------------------------------------------------ */
 
 static size_t residual_at(const struct trainer *t, uint32_t block, uint32_t segment) {
-    return (shore__segments_before(t->m->layout, block) + segment) * SHORE_SEGMENT_ELEMS;
+    return (shore__trained_before(t->m->layout, block) + segment) * SHORE_SEGMENT_ELEMS;
 }
 
 void shore__compress_fill(const struct trainer *t, uint32_t block, uint32_t segment, struct shore_update *out) {
@@ -209,16 +210,16 @@ int shore__compress_want(struct trainer *t, uint32_t block, struct shore_diag *d
 int shore__compress_add(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     struct compression *z = t->compression;
     uint32_t block = p->page.block, count = p->count;
-    uint64_t first = shore__segments_before(t->m->layout, block) + p->segment;
     int rc = wait_for_residual(t, block, diag);
     if (rc) return rc;
     const struct shore_step_gradient whole = {
         .size = sizeof whole, .segment = p->segment, .count = count, .gradient = p->gradient, .stays = true};
     rc = shore_step_add(t->step, p->unit, &whole, diag);
     if (rc || !z->residual[0]) return rc;
+    const size_t first = residual_at(t, block, p->segment);
 #pragma omp parallel for schedule(static)
     for (uint32_t i = 0; i < count; i++) {
-        size_t at = (first + i) * SHORE_SEGMENT_ELEMS;
+        size_t at = first + i * (size_t)SHORE_SEGMENT_ELEMS;
         shore__residual_add(p->gradient + (size_t)i * SHORE_SEGMENT_ELEMS, z->residual[z->next] + at,
                             z->residual[z->base] + at, SHORE_SEGMENT_ELEMS);
     }

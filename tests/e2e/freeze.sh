@@ -49,6 +49,14 @@ way --init "$place/llama.json" --freeze '*.mlp.*' 'embed_tokens*' --drive ram: -
 wanted=$found
 way --init "$place/llama.json" --freeze '*.mlp.*' 'embed_tokens*' --drive "$place"/d{1,2} --memory 512MiB --compress top5%
 same "compressed" "$found" "$wanted"
+compressed_loss=$(metric "$place/run" loss | tail -n 1)
+rm -rf "$place/run" "$place"/d1/*
+must train "${common[@]}" --init "$place/llama.json" --freeze '*.mlp.*' 'embed_tokens*' --compress top5% --drive "$place/d1" \
+    --stop-at 2 --out "$place/run"
+must train --resume "$place/run" --stop-at 4
+same "compressed, and resumed" "$(digest)" "$wanted"
+way --init "$place/llama.json" --freeze '*.mlp.*' 'embed_tokens*' --compress top5% --residual saved --drive "$place/d1"
+same "compressed, the residual on the drive" "$(metric "$place/run" loss | tail -n 1)" "$compressed_loss"
 
 # a whole run, and one that is killed
 merge common --init "$place/llama.json" --freeze 'layers.[01].*' '*.2.mlp.*' --steps 20

@@ -4,7 +4,7 @@
  *     bytes 8-15    the step whose state it belongs to
  *     bytes 16-31   the fleet
  *     bytes 32-47   the digest of that state
- *     bytes 48-55   segments of the model
+ *     bytes 48-55   segments of the model, without blocks that rest
  *     bytes 56-63   0
  *     then          XXH3-128 of each segment, seeded with its number; of all bytes before, seeded with 0
  *     then          from the next multiple of 4,096 on, the segments: 65,536 bf16 each, in order of the blocks
@@ -20,6 +20,7 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "files/atomic.h"
+#include "number/norm.h"
 #include "run/run.h"
 #include "storage/volume.h"
 
@@ -84,7 +85,7 @@ static int write_file(const char *path, unsigned char *head, uint64_t segments, 
 
 int shore__residual_save(struct shore__run *run, uint64_t step, const unsigned char digest[16],
                          const uint16_t *residual, struct shore_diag *diag) {
-    uint64_t segments = run->layout->segments;
+    uint64_t segments = shore__trained_before(run->layout, run->layout->nblocks);
     const struct shore__path path = shore__path_in(run->path, NAME);
     unsigned char *head = malloc(head_bytes(segments));
     int rc = head ? 0 : shore__out_of_memory(diag);
@@ -115,7 +116,7 @@ static int read_segments(int fd, const char *path, const unsigned char *head, ui
 
 int shore__residual_load(struct shore__run *run, uint64_t step, const unsigned char digest[16], uint16_t *residual,
                          bool *found, struct shore_diag *diag) {
-    uint64_t segments = run->layout->segments;
+    uint64_t segments = shore__trained_before(run->layout, run->layout->nblocks);
     unsigned char wanted[HEADER_BYTES], *head = malloc(head_bytes(segments));
     const struct shore__path in = shore__path_in(run->path, NAME);
     const char *path = in.text;
