@@ -82,8 +82,12 @@ static int add_tensor(struct shore__model_block *side, enum shore__role role, ui
     t->nparts = 1;
     t->draws = 1u << 31 | side->side << 6 | (role - SHORE__ADAPTERS);
     t->parts[0] = (struct shore__part){.rows = rows};
-    int n = asprintf(&t->parts[0].name, PEFT_PREFIX "%.*s.lora_%s.weight", (int)shore__module_bytes(of->name), of->name,
-                     what);
+    /* transformers has the text of a multimodal model at model.language_model, whatever its files say */
+    static const char old[] = SHORE__TEXT_PREFIX "model.";
+    bool moved = strncmp(of->name, old, sizeof old - 1) == 0;
+    const char *name = of->name + (moved ? sizeof old - 1 : 0);
+    int n = asprintf(&t->parts[0].name, PEFT_PREFIX "%s%.*s.lora_%s.weight", moved ? "model." SHORE__TEXT_PREFIX : "",
+                     (int)shore__module_bytes(name), name, what);
     if (n < 0) t->parts[0].name = NULL;
     return n < 0 ? -ENOMEM : 0;
 }

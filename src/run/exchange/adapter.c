@@ -88,6 +88,12 @@ static int place(struct shore__adapter *a, const struct shore__st_tensor *t, str
     if (around) strcat(name, ".weight");
     if (!around && layer) memmove(layer, layer + 11, strlen(layer + 11) + 1);
     uint32_t shape = shape_of(a->contents, name, &tied);
+    /* PEFT has the text of a multimodal model where transformers has it, whatever the model's files say */
+    static const char text[] = "model." SHORE__TEXT_PREFIX, old[] = SHORE__TEXT_PREFIX "model.";
+    if (shape == a->contents->nshapes && strncmp(name, text, sizeof text - 1) == 0) {
+        memcpy(name, old, sizeof old - 1);
+        shape = shape_of(a->contents, name, &tied);
+    }
     if (shape == a->contents->nshapes)
         return refuse(a, t, diag, "is for %s, which the model does not have, or which Longshore does not merge",
                       shore__shown(name).text);

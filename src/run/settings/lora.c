@@ -9,6 +9,7 @@
 
 #include "base/diag.h"
 #include "base/suggest.h"
+#include "base/units.h"
 
 static const char *const keys[] = {"r", "alpha", "target", "rslora", "dropout"};
 
@@ -104,14 +105,30 @@ static json_t *targets(const struct shore__model *m, const struct shore__lora *l
     return list;
 }
 
+/* Modules of the text alone, of a multimodal model: their names are those of its other parts, too. */
+static json_t *targets_of_text(json_t *names) {
+    char text[4096] = ".*" SHORE__TEXT_PREFIX ".*\\.(";
+    size_t i;
+    json_t *item;
+    json_array_foreach(names, i, item) {
+        if (i) shore__append(text, sizeof text, "|");
+        for (const char *at = json_string_value(item); *at; at++)
+            shore__append(text, sizeof text, *at == '.' ? "\\%c" : "%c", *at);
+    }
+    shore__append(text, sizeof text, ")");
+    json_decref(names);
+    return json_string(text);
+}
+
 json_t *shore__lora_to_json(const struct shore__model *m, const struct shore__lora *lora, const char *base) {
     bool whole = lora->alpha == floor(lora->alpha) && lora->alpha < 1e15;
     return json_pack("{s:s, s:s, s:s*, s:i, s:o, s:f, s:b, s:b, s:s, s:b, s:b, s:o, s:n, s:b}", "peft_type", "LORA",
                      "task_type", "CAUSAL_LM", "base_model_name_or_path", base, "r", (int)lora->rank, "lora_alpha",
                      whole ? json_integer((json_int_t)lora->alpha) : json_real(lora->alpha), "lora_dropout", 0.0,
                      "use_rslora", (int)lora->rslora, "use_dora", 0, "bias", "none", "fan_in_fan_out",
-                     (int)m->arch.learned_positions, "inference_mode", 1, "target_modules", targets(m, lora),
-                     "modules_to_save", "init_lora_weights", 1);
+                     (int)m->arch.learned_positions, "inference_mode", 1, "target_modules",
+                     m->arch.wrapper ? targets_of_text(targets(m, lora)) : targets(m, lora), "modules_to_save",
+                     "init_lora_weights", 1);
 }
 
 void shore__lora_free(struct shore__lora_text *o) {
