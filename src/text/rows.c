@@ -91,9 +91,13 @@ static int close_row(struct shore__rows *r, struct shore_diag *diag) {
     r->json = NULL;
     if (rc == 0 && !r->had_field && !r->rejected && !(r->sink->json && r->seen)) {
         char shown[SHORE__ROW_KEY_BYTES];
-        snprintf(r->why, sizeof r->why, "the row has no key \"%.100s\"; %s%s%s", field_shown(r, shown),
-                 r->keys[0] ? "its keys are " : "it has none", r->keys,
-                 r->keys[0] ? ": --text-field NAME says which of them holds the text" : "");
+        snprintf(
+            r->why, sizeof r->why, "the row has no key \"%.100s\"; %s%s%s", field_shown(r, shown),
+            r->keys[0] ? "its keys are " : "it has none", r->keys,
+            r->keys[0]
+                ? ": --text-field NAME says which of them holds the text; a prompt and its answer are \"prompt\" and "
+                  "\"completion\""
+                : "");
         rc = reject(r, diag);
     }
     if (rc) return rc;

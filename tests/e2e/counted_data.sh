@@ -116,5 +116,13 @@ refused "a share of a mixture" "give --val-data" "${base[@]}" --mix a=1 --val-sh
 refused "passes over a mixture" "give --steps" train --init "$place/model.json" --drive ram: --out "$place/refused" --mix a=1 --epochs 1
 : >"$place/empty.txt"
 refused "nothing in a part" "empty.txt: the data is empty" "${base[@]}" --mix "$place/text=1" "$place/empty.txt=1"
+cat >"$place/experts.json" <<JSON
+{"model_type": "qwen3_moe", "vocab_size": 300, "hidden_size": 32, "intermediate_size": 48, "moe_intermediate_size": 16,
+ "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "num_experts": 4,
+ "num_experts_per_tok": 2, "max_position_embeddings": 128, "output_router_logits": true, "tie_word_embeddings": false}
+JSON
+merge base --init "$place/experts.json"
+refused "padding for balanced experts" "would count the padding" "${merged[@]}" --data "$place/q.jsonl" --pack off
+must "${merged[@]}" --data "$place/q.jsonl"
 refused "a text a sequence" "prose.txt: has no rows" "${base[@]}" --data "$place/text" --pack off
 done_testing

@@ -36,6 +36,11 @@ static int tokenize(struct shore__run *run, const struct shore__strings *files, 
         .memory_bytes = s->memory_bytes,
         .ends = files == &s->data && s->mix.count ? out->ends : NULL,
     };
+    if (how.row_tokens && run->model->arch.balance > 0)
+        return shore__fail(
+            diag, SHORE_EUSAGE,
+            "--pack off pads, and the loss that balances the experts would count the padding: use --pack "
+            "on, or a config.json with \"output_router_logits\": false");
     int rc = shore__dataset_build((const char *const *)files->item, files->count, &how, run->tokenizer,
                                   run->model->arch.vocab, path.text, &stats, diag);
     out->tokens = stats.tokens;
