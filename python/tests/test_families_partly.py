@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
+import test_families_experts as experts
 from test_families import CASES, PROGRAM, RUN, SIZES, make_expected, model_of, run
 
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="the program is not installed")
@@ -57,12 +58,16 @@ def test_frozen(case, tmp_path, monkeypatch):
     assert moved
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *experts.CASES])
 def test_adapters(case, tmp_path, monkeypatch):
     peft = pytest.importorskip("peft")
     load_file = pytest.importorskip("safetensors.torch").load_file
-    auto, initial, tokens = prepared(case, tmp_path, monkeypatch)
-    lora = ["--lora", "r=3,alpha=9"]
+    if case in experts.CASES:
+        auto, (initial, tokens) = AutoModelForCausalLM, experts.prepared(case, tmp_path)
+        monkeypatch.setattr(make_expected, "AutoModelForCausalLM", auto)
+    else:
+        auto, initial, tokens = prepared(case, tmp_path, monkeypatch)
+    lora = ["--lora", "r=3,alpha=9" + (",target=q_proj,v_proj,o_proj" if case in experts.CASES else "")]
     first, _ = train(tmp_path, dict(RUN, steps=1, lr=0.0, min_lr=0.0), *lora)
     run("export", first, "--out", tmp_path / "first")
 
@@ -87,3 +92,34 @@ def test_adapters(case, tmp_path, monkeypatch):
     assert ours.keys() == wanted.keys()
     for name, value in wanted.items():
         assert (ours[name] - value).abs().max() <= 3e-5, name
+
+
+@pytest.mark.parametrize("patterns", [("*.experts.*",), ("*.gate.weight", "*self_attn*", "*embed_tokens*")])
+@pytest.mark.parametrize("case", experts.CASES)
+def test_frozen_experts_and_what_lies_beside_them(case, patterns, tmp_path, monkeypatch):
+    initial, tokens = experts.prepared(case, tmp_path)
+    from_config, each_expert = AutoModelForCausalLM.from_config, experts.each_expert
+
+    def frozen(*given, **how):
+        model = from_config(*given, **how)
+        make_expected.freeze(model, patterns)
+        return model
+
+    def trained_experts(model):
+        names = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        return each_expert(type("Trained", (), {"named_parameters": lambda self: names})())
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_config", frozen)
+    monkeypatch.setattr(experts, "each_expert", trained_experts)
+    _, theirs = experts.train_theirs(initial, tokens, experts.RUN)
+    steps, digest = experts.train_ours(tmp_path, "--precision", "fp32", "--memory", "1GiB", "--freeze", *patterns)
+    agree(steps, [(0, *step, 0) for step in theirs])
+    again, other = experts.train_ours(tmp_path, "--precision", "fp32", "--memory", "64MiB", "--freeze", *patterns)
+    assert again == steps and other == digest
+
+
+@pytest.mark.parametrize("target", ["all-linear", "gate"])
+def test_experts_and_their_router_take_no_adapters(target, tmp_path):
+    experts.prepared("olmoe", tmp_path)
+    with pytest.raises(AssertionError, match="is no plain product of the layers"):
+        experts.train_ours(tmp_path, "--lora", f"target={target}")

@@ -40,10 +40,19 @@ static bool is_wanted(const struct shore__lora *lora, bool *used, const char *pa
     return wanted;
 }
 
+/* Whether experts are chosen by what a row makes: no module of PEFT's kind makes it in every transformers. */
+static bool routes(const struct shore__model *m, const struct shore__layer_row *row) {
+    for (uint32_t i = 0; i < m->layer.nrows; i++)
+        if (m->layer.rows[i].op == SHORE__OP_ROUTE && m->layer.rows[i].in == row->out) return true;
+    return false;
+}
+
 /* The product with a weight; NULL: there is none of the kind that adapters go beside. */
 static const struct shore__layer_row *product_of(const struct shore__model *m, enum shore__role weight) {
-    for (uint32_t i = 0; i < m->layer.nrows; i++)
-        if (m->layer.rows[i].op == SHORE__OP_LINEAR && m->layer.rows[i].weight == weight) return &m->layer.rows[i];
+    for (uint32_t i = 0; i < m->layer.nrows; i++) {
+        const struct shore__layer_row *row = &m->layer.rows[i];
+        if (row->op == SHORE__OP_LINEAR && row->weight == weight && !routes(m, row)) return row;
+    }
     return NULL;
 }
 
