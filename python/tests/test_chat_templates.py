@@ -292,13 +292,19 @@ def test_what_cannot_be_rendered_is_said(tokenizer, tmp_path):
     python.write_text("#!/bin/sh\nkill -9 $$\n")
     check(other, {}, "ended by itself, with signal 9", path=tmp_path / "path")
     check("{{ messages", {}, "chat_template.jinja: the template fails: TemplateSyntaxError")
-    check("{{ raise_exception('no ' + messages[0].role) }}", {}, "line 1: the template fails: TemplateError: no user")
+    check("{{ raise_exception('no ' + messages[0].role) }}", {}, ".jsonl:1: the template fails: TemplateError: no user")
     check("{{ messages.__class__.__mro__ }}", {}, "is unsafe")
     check("{{ messages.append(1) }}", {}, "is unsafe")
     check("{{ namespace(_x=1) }}", {}, "SecurityError")
     check("{{ 'x' * 9999999999 }}", {}, "GiB of memory")
     check(other, {"messages": []}, "no list of messages")
     check(other, {"messages": ["a"]}, "no list of messages")
+    check(other, {"messages": None}, "no list of messages")
+    left_out = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]
+    check(other, {"messages": left_out}, 'message 2 has a "weight" by which it would not count')
+    check(other, {"messages": [{**left_out[0], "train": False}]}, 'message 1 has a "train"')
+    counted = [left_out[0], {**left_out[1], "train": True, "weight": 1}]
+    assert program(model_of(tmp_path, tokenizer, other), [{"messages": counted}]).returncode == 0
     check(other, {"tools": "[1]"}, "no list of JSON schemas")
     check(other, {"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs")
     check(other, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "message 1 has 'image'")

@@ -67,7 +67,7 @@ static int render_file(struct shore__chat *chat, const char *path, bool json, st
     for (uint64_t n = 1; rc == 0 && (bytes = getline(&line, &room, f)) > 0; n++) {
         if (strspn(line, " \t\r\n") == (size_t)bytes) continue;
         rc = render_row(chat, line, (size_t)bytes, n, json, &why);
-        if (rc) shore__fail(diag, rc, "%s, line %llu: %s", path, (unsigned long long)n, why.text);
+        if (rc) shore__fail(diag, rc, "%s:%llu: %s", path, (unsigned long long)n, why.text);
     }
     if (rc == 0 && ferror(f)) rc = shore__fail_errno(diag, path, "cannot be read");
     if (f) fclose(f);
@@ -95,8 +95,8 @@ const struct shore__command_line shore__cli_render = {
     .command = "render",
     .synopsis = "render MODEL FILE",
     .about =
-        "Shows rows of messages as the model's chat template writes them, with \xE2\x9F\xA6 and \xE2\x9F\xA7 around "
-        "what counts in the loss. MODEL: a Hugging Face directory, or a run. FILE: a JSON row on each line.",
+        "Shows rows of messages as the model's chat template writes them, with \xE2\x9F\xA6 and \xE2\x9F\xA7 around what\n"
+        "counts in the loss. MODEL: a Hugging Face directory, or a run. FILE: a JSON row on each line.",
     SHORE__OPTIONS(options),
     .positional = 2,
     .missing = "which model? longshore render MODEL FILE",

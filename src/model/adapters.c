@@ -129,6 +129,13 @@ static int adapt_layer(struct shore__model *m, uint32_t layer, const struct shor
     return 0;
 }
 
+/* Whether a list with ", " between its names has one. */
+static bool is_listed(const char *list, const char *name, size_t bytes) {
+    for (; *list; list += strcspn(list, ","), list += strspn(list, ", "))
+        if (strcspn(list, ",") == bytes && memcmp(list, name, bytes) == 0) return true;
+    return false;
+}
+
 /* Says which modules there are. */
 static int refuse_target(const struct shore__model *m, const char *target, struct shore_diag *diag) {
     char list[512] = "";
@@ -139,7 +146,8 @@ static int refuse_target(const struct shore__model *m, const char *target, struc
             int end = (int)shore__module_bytes(name), from = end;
             while (from && name[from - 1] != '.')
                 from--;
-            shore__append(list, sizeof list, "%s%.*s", *list ? ", " : "", end - from, name + from);
+            if (!is_listed(list, name + from, (size_t)(end - from)))
+                shore__append(list, sizeof list, "%s%.*s", *list ? ", " : "", end - from, name + from);
         }
     return shore__fail(diag, SHORE_EUSAGE, "lora: the target '%s' is no product of the layers, which are %s",
                        shore__shown(target).text, list);

@@ -31,13 +31,30 @@ void shore__chat_close(struct shore__chat *c) {
     free(c);
 }
 
+/* Refuses what others leave answers out of the loss by, and transformers does not look at. */
+static int refuse_marks(const json_t *messages, struct shore_diag *diag) {
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        const json_t *message = json_array_get(messages, i), *weight = json_object_get(message, "weight");
+        bool weighed = json_is_number(weight) && json_number_value(weight) != 1;
+        if (!weighed && !json_is_false(json_object_get(message, "train"))) continue;
+        return shore__fail(diag, SHORE_EINPUT,
+                           "message %zu has a \"%s\" by which it would not count, and which is not read: give the "
+                           "messages before the answers that count as \"prompt\", and the others as \"completion\"",
+                           i + 1, weighed ? "weight" : "train");
+    }
+    return 0;
+}
+
 int shore__chat_render(struct shore__chat *c, const json_t *row, struct shore__chat_text **out, size_t *count,
                        struct shore_diag *diag) {
     *count = 0;
     *out = NULL;
-    if (!json_array_size(json_object_get(row, "messages")))
-        return shore__fail(diag, SHORE_EINPUT, "\"messages\" is no list of messages");
-    int rc = shore__chat_render_known(c, row, out, count);
+    const json_t *messages = json_object_get(row, "messages");
+    if (!messages) return shore__fail(diag, SHORE_EINPUT, "the row has no \"messages\"");
+    if (!json_array_size(messages)) return shore__fail(diag, SHORE_EINPUT, "\"messages\" is no list of messages");
+    int rc = refuse_marks(messages, diag);
+    if (rc) return rc;
+    rc = shore__chat_render_known(c, row, out, count);
     if (rc > 0) return 0;
     if (rc < 0) shore__out_of_memory(diag);
     if (rc == 0 && !c->helper) rc = shore__chat_helper_open(c, &c->helper, diag);

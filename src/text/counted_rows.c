@@ -10,6 +10,8 @@
 #include "text/token_spans.h"
 #include "text/vector.h"
 
+#define LEFT_OUT "left out, because nothing in them counts in the loss"
+
 /* Rows with the same oddity, and where the first one is. */
 struct alike {
     uint64_t count;
@@ -57,11 +59,15 @@ static void count_alike(const struct shore__counted *c, struct alike *alike) {
     if (alike->count++ == 0) alike->first = strdup(c->where);
 }
 
+static void describe(const struct alike *alike, const char *what, char *text, size_t bytes) {
+    snprintf(text, bytes, "%llu row%s %s, the first: %.600s", (unsigned long long)alike->count,
+             alike->count == 1 ? " is" : "s are", what, alike->first ? alike->first : "");
+}
+
 static void say(const struct shore__counted *c, const struct alike *alike, const char *what) {
     char text[1024];
     if (!alike->count || !c->how->note) return;
-    snprintf(text, sizeof text, "%llu row%s %s, the first: %.600s", (unsigned long long)alike->count,
-             alike->count == 1 ? " is" : "s are", what, alike->first ? alike->first : "");
+    describe(alike, what, text, sizeof text);
     c->how->note(c->how->note_ctx, text);
 }
 
@@ -70,7 +76,14 @@ void shore__counted_say(const struct shore__counted *c) {
     if (!c) return;
     snprintf(what, sizeof what, "longer than %u tokens and cut there", c->how->row_tokens);
     say(c, &c->cut, what);
-    say(c, &c->empty, "left out, because nothing in them counts in the loss");
+    say(c, &c->empty, LEFT_OUT);
+}
+
+void shore__counted_left_out(const struct shore__counted *c, char *text, size_t bytes) {
+    *text = '\0';
+    if (!c || !c->empty.count || bytes < 2) return;
+    memcpy(text, "; ", 2);
+    describe(&c->empty, LEFT_OUT, text + 2, bytes - 2);
 }
 
 static int encode(struct shore__counted *c, bool special, const char *text, size_t bytes, struct shore__ids *out,

@@ -206,6 +206,16 @@ static int end_part(struct shore__reader *r, const struct shore__data_files *fil
     return shore__fail(diag, SHORE_EINPUT, "%s: the data is empty: not one token is in it", files->file[i].path);
 }
 
+/* Adds to an error which rows are not in what was read. */
+static void say_what_went(const struct shore__reader *r, struct shore_diag *diag) {
+    char skipped[64] = "", left_out[800];
+    shore__counted_left_out(r->counted, left_out, sizeof left_out);
+    if (r->bad_rows)
+        snprintf(skipped, sizeof skipped, "; %llu bad row%s been skipped", (unsigned long long)r->bad_rows,
+                 r->bad_rows == 1 ? " has" : "s have");
+    shore__fail_of(diag, SHORE_EINPUT, diag, "%s%s%s", diag->text, left_out, skipped);
+}
+
 static int read_all(struct shore__reader *r, const struct shore__data_files *files, const char *first,
                     struct shore__dataset_stats *stats, struct shore_diag *diag) {
     int rc = 0;
@@ -218,8 +228,7 @@ static int read_all(struct shore__reader *r, const struct shore__data_files *fil
     if (rc == 0) say_of_files(r);
     if (rc == 0) rc = shore__reader_report(r, diag);
     if (rc == 0) rc = shore__token_writer_finish(r->writer, first, stats, diag);
-    if (rc == SHORE_EINPUT && r->bad_rows && diag)
-        shore__fail(diag, rc, "%s; %llu bad rows have been skipped", diag->text, (unsigned long long)r->bad_rows);
+    if (rc == SHORE_EINPUT && diag) say_what_went(r, diag);
     if (rc == 0 && stats) stats->bad_rows = r->bad_rows;
     return rc;
 }

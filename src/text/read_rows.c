@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "base/units.h"
 #include "text/reader.h"
 #include "text/rows.h"
 #include "text/vector.h"
@@ -73,11 +74,14 @@ static void forget_row(struct reading *x) {
     x->open = x->begun = x->too_long = false;
 }
 
-/* Holds a part of a row. The limit leaves room in the budget for what is made of the row. */
+/* Bytes of the longest row that is held. They leave room in the budget for what is made of the row. */
+static uint64_t longest_row(const struct shore__reading *how) {
+    const uint64_t least = 1u << 20, most = 64u << 20, share = how->memory_bytes / 64;
+    return !how->memory_bytes || share > most ? most : share < least ? least : share;
+}
+
 static int hold(struct reading *x, const char *part, size_t bytes, struct shore_diag *diag) {
-    const uint64_t least = 1u << 20, most = 64u << 20, share = x->reader->how->memory_bytes / 64;
-    uint64_t limit = !x->reader->how->memory_bytes || share > most ? most : share < least ? least : share;
-    x->too_long |= x->whole.count + bytes > limit;
+    x->too_long |= x->whole.count + bytes > longest_row(x->reader->how);
     if (x->too_long) return 0;
     return shore__text_append(&x->whole, part, bytes) ? shore__out_of_memory(diag) : 0;
 }
@@ -128,7 +132,9 @@ static int on_bad(void *ctx, const struct shore__bad_row *bad, struct shore_diag
 static int write_held(struct reading *x, struct shore_diag *diag) {
     struct shore__reader *r = x->reader;
     char where[600];
-    if (x->too_long) return shore__fail(diag, SHORE_EINPUT, "the row is too long to be held in this memory");
+    if (x->too_long)
+        return shore__fail(diag, SHORE_EINPUT, "the row is longer than %s, which is what --memory leaves for one (64 MiB at most)",
+                           shore__format_size(longest_row(r->how)).text);
     snprintf(where, sizeof where, "%.500s:%llu", r->file->path, (unsigned long long)x->rows.row_line);
     shore__token_writer_source(r->writer, r->file->path, x->rows.row_line);
     return x->open ? shore__counted_text(r->counted, where, x->whole.bytes, x->whole.count, diag)

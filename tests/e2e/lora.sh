@@ -85,6 +85,7 @@ same "disk" "$(grep -oE '"disk_bytes": ?[0-9]+' "$place/log")" "$said"
 
 fresh=(train "${common[@]}" --drive ram: --out "$place/none" --model "$place/llama")
 refused "a module that is not there" "the target 'q_prj' is no product of the layers, which are q_proj, k_proj" "${fresh[@]}" --lora target=q_prj
+refused "a name that two modules have" "which are c_attn, c_proj, c_fc$" "${fresh[@]/llama/gpt2}" --lora target=q_proj
 refused "the head" "the target 'lm_head' is no product" "${fresh[@]}" --lora target=lm_head
 refused "dropout" "dropout of adapters is 0 here" "${fresh[@]}" --lora r=8,dropout=0.1
 refused "a key" "takes r=, alpha=.*did you mean alpha" "${fresh[@]}" --lora alph=8

@@ -134,6 +134,9 @@ static void rows_in_which_nothing_counts_are_left_out(void **state) {
     expect("{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \"abcd\", \"completion\": \"e\"}\n", &two, "ab#");
     assert_non_null(strstr(notes, "1 row is left out, because nothing in them counts in the loss, the first: "));
     assert_non_null(strstr(notes, "a.jsonl:2\n"));
+    struct shore_diag diag; /* where no row is left, the error says so */
+    assert_int_equal(build("a.jsonl", "{\"prompt\": \"abcd\", \"completion\": \"e\"}\n", &two, &diag), SHORE_EINPUT);
+    assert_non_null(strstr(diag.text, "not one token is in it; 1 row is left out, because nothing in them counts"));
 }
 
 static void texts_and_rows_are_joined(void **state) {
@@ -200,7 +203,7 @@ static void bad_rows(void **state) {
     strcpy(text + n + (2u << 20), "\"}\n");
     struct shore_diag diag;
     assert_int_equal(build("a.jsonl", text, &small, &diag), SHORE_EINPUT);
-    assert_non_null(strstr(diag.text, "too long"));
+    assert_non_null(strstr(diag.text, "the row is longer than 1.00 MiB"));
     free(text);
 }
 
