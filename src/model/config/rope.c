@@ -179,7 +179,10 @@ static void read_from(struct shore__keys *config, const char *key, const json_t 
             read_longrope(config, &in, rules, out);
         else if (out->kind != SHORE__ROPE_DEFAULT)
             out->factor = shore__keys_needed(&in, "factor", 1, 1e6);
-        if (rules->query_scales) out->query_beta = shore__keys_needed(&in, "llama_4_scaling_beta", 0, 100);
+        if (rules->query_scales && out->kind != SHORE__ROPE_YARN)
+            shore__keys_refuse(config, key, "yarn is needed, with llama_4_scaling_beta");
+        else if (rules->query_scales)
+            out->query_beta = shore__keys_needed(&in, "llama_4_scaling_beta", 0, 100);
     }
     if (!config->rc) config->rc = in.rc;
 }

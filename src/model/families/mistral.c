@@ -54,8 +54,8 @@ static void read_ministral3(struct shore__keys *r, struct shore__arch *a) {
     const struct shore__rotary_defaults absent = {
         .n_kv_head = 8, .max_positions = 262144, .head_dim = 128, .eps = 1e-5, .pad = 1 + 11, .query_scales = true};
     shore__rotary_read(r, absent, a);
-    if (!r->rc && a->rope[0].kind != SHORE__ROPE_YARN)
-        shore__keys_refuse(r, "rope_parameters", "those of yarn are needed, with llama_4_scaling_beta");
+    if (!r->rc && !a->rope[0].query_beta && a->rope[0].kind != SHORE__ROPE_YARN)
+        shore__keys_refuse(r, "rope_parameters", "yarn is needed, with llama_4_scaling_beta");
     a->kinds[0].window = window(r, 0);
     shore__layers_attend_alike(r, a);
 }

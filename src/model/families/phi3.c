@@ -29,7 +29,8 @@ static void read(struct shore__keys *r, struct shore__arch *a) {
         .max_positions = 4096, .eps = 1e-5, .pad = 1 + 32000, .original_positions = 4096, .part = &part};
     shore__rotary_read(r, absent, a);
     if (!r->rc && a->rope[0].kind != SHORE__ROPE_DEFAULT && a->rope[0].kind != SHORE__ROPE_LONGROPE)
-        shore__keys_refuse(r, "rope_scaling", "only longrope is supported");
+        shore__keys_refuse(r, shore__keys_given(r, "rope_scaling") ? "rope_scaling" : "rope_parameters",
+                           "only longrope is supported");
     a->rotary_dim = (uint32_t)(a->head_dim * part);
     if (!r->rc && (a->rotary_dim < 2 || a->rotary_dim % 2))
         shore__keys_refuse(r, "partial_rotary_factor", "an even number of a head's elements is needed");
