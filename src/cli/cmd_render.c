@@ -94,9 +94,9 @@ static int render(const struct shore__parsed *parsed, void *args) {
 const struct shore__command_line shore__cli_render = {
     .command = "render",
     .synopsis = "render MODEL FILE",
-    .about =
-        "Shows rows of messages as the model's chat template writes them, with \xE2\x9F\xA6 and \xE2\x9F\xA7 around what\n"
-        "counts in the loss. MODEL: a Hugging Face directory, or a run. FILE: a JSON row on each line.",
+    .about = "Shows rows of messages as the model's chat template writes them, with \xE2\x9F\xA6 and \xE2\x9F\xA7 "
+             "around what\n"
+             "counts in the loss. MODEL: a Hugging Face directory, or a run. FILE: a JSON row on each line.",
     SHORE__OPTIONS(options),
     .positional = 2,
     .missing = "which model? longshore render MODEL FILE",

@@ -52,7 +52,8 @@ int shore__train_new_data(struct shore__train_args *args, const struct shore__pa
         named && !(shore__train_same("data", given, &run->settings) && shore__train_same("mix", given, &run->settings));
     args->new_val_data = given->val_data.count && !shore__train_same("val-data", given, &run->settings);
     if (args->new_val_data && !args->new_data)
-        return shore__fail(diag, SHORE_EUSAGE, "--val-data changes only with --data or --mix of other data than the run has");
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "--val-data changes only with --data or --mix of other data than the run has");
     return 0;
 }
 

@@ -133,7 +133,8 @@ static int write_held(struct reading *x, struct shore_diag *diag) {
     struct shore__reader *r = x->reader;
     char where[600];
     if (x->too_long)
-        return shore__fail(diag, SHORE_EINPUT, "the row is longer than %s, which is what --memory leaves for one (64 MiB at most)",
+        return shore__fail(diag, SHORE_EINPUT,
+                           "the row is longer than %s, which is what --memory leaves for one (64 MiB at most)",
                            shore__format_size(longest_row(r->how)).text);
     snprintf(where, sizeof where, "%.500s:%llu", r->file->path, (unsigned long long)x->rows.row_line);
     shore__token_writer_source(r->writer, r->file->path, x->rows.row_line);
