@@ -34,9 +34,20 @@ static const char *head_prefix(const struct shore__arch *a) {
 static int add(struct shore__model *m, struct shore__model_block *b, const struct shore__tensor_row *r, uint32_t expert,
                const char *prefix) {
     const struct shore__arch *a = &m->arch;
-    const uint64_t widths[] = {1,           a->d_model, a->d_ff,     m->attn_width, m->kv_width,      m->qkv_width,
-                               m->up_width, a->n_head,  a->head_dim, a->vocab,      a->max_positions, a->experts,
-                               a->expert_ff};
+    const uint64_t widths[] = {1,
+                               a->d_model,
+                               a->d_ff,
+                               m->attn_width,
+                               m->kv_width,
+                               m->qkv_width,
+                               m->up_width,
+                               a->n_head,
+                               a->head_dim,
+                               a->vocab,
+                               a->max_positions,
+                               a->experts,
+                               a->expert_ff,
+                               a->gated ? 2 * (uint64_t)a->expert_ff : a->expert_ff};
     if ((r->flag && !*((const bool *)a + r->flag)) || (r->role == SHORE__HEAD_TABLE && a->tied)) return 0;
     struct shore__model_tensor *tensors = realloc(b->tensors, (b->ntensors + 1u) * sizeof *tensors), *t;
     if (!tensors) return -ENOMEM;

@@ -21,7 +21,8 @@ enum shore__width {
     SHORE__WIDTH_VOCAB,
     SHORE__WIDTH_POSITIONS,
     SHORE__WIDTH_EXPERTS,
-    SHORE__WIDTH_EXPERT_FF
+    SHORE__WIDTH_EXPERT_FF,
+    SHORE__WIDTH_EXPERT_UP
 };
 
 /* A tensor of a block. Its rows are those of its parts, in turn. */
@@ -62,7 +63,7 @@ struct shore__family {
 extern const struct shore__family *const shore__families[];
 extern const struct shore__family shore__gpt2, shore__llama, shore__mistral, shore__ministral, shore__ministral3,
     shore__qwen2, shore__qwen3, shore__gemma2, shore__gemma3, shore__smollm3, shore__olmo2, shore__olmo3, shore__phi3;
-extern const struct shore__family shore__olmoe, shore__qwen3_moe;
+extern const struct shore__family shore__olmoe, shore__qwen3_moe, shore__gpt_oss;
 /* The family of config.json's model_type; NULL: there is none. */
 const struct shore__family *shore__family_of(const char *model_type);
 

@@ -20,7 +20,7 @@ enum shore__act_fn shore__act_read(struct shore__keys *r, const char *key, const
 }
 
 const char *shore__act_name(enum shore__act_fn act) {
-    static const char *const names[] = {"gelu_new", "gelu", "relu", "silu"};
+    static const char *const names[] = {"gelu_new", "gelu", "relu", "silu", "silu"};
     return names[act];
 }
 
