@@ -274,8 +274,9 @@ static const char data_flags[] = "val-data val-share text-field loss-on pack bad
 /* "lr 0.001 -> 0.0005" */
 static void describe(const struct shore__option *o, const void *old, const void *new, char *out, size_t bytes) {
     char from[64], to[64];
-    shore__append(out, bytes, "%s%s %s -> %s", *out ? ", " : "", o->name,
-                  shore__value_text(&o->is, old, from, sizeof from), shore__value_text(&o->is, new, to, sizeof to));
+    shore__value_text(&o->is, old, from, sizeof from);
+    shore__value_text(&o->is, new, to, sizeof to);
+    shore__append(out, bytes, "%s%s %s -> %s", *out ? ", " : "", o->name, *from ? from : "none", to);
 }
 
 int shore__train_change(const struct shore__train_args *args, const struct shore__parsed *parsed,

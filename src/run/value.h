@@ -55,7 +55,8 @@ const char *const *shore__value_texts(const struct shore__value *v, const void *
 bool shore__value_fits(const struct shore__value *v, const void *at);
 /* "a whole number from 1 to 8" */
 const char *shore__value_takes(const struct shore__value *v, char *out, size_t bytes);
-/* The variable as text; "chosen": it stands for a value that is chosen later; "none": there is no text. */
+/* The variable as text; "chosen": it stands for a value that is chosen later; "none": there is no text. A list
+ * is its words, as far as there is room. */
 const char *shore__value_text(const struct shore__value *v, const void *at, char *out, size_t bytes);
 /* NULL: it holds no text, or there is no memory. */
 json_t *shore__value_json(const struct shore__value *v, const void *at);

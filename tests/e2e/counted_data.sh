@@ -105,6 +105,8 @@ must train --resume "$place/run" --data "$place/text" "$place/q.jsonl" --lr 0 --
 same "the best on the same prose" "$(best)" 3
 must train --resume "$place/run" --data "$place/text" --val-data "$place/q.jsonl" --stop-at 5
 same "the best on questions" "$(best)" 5
+must inspect "$place/run"
+grep -q "val-data .*pro.* -> .*data" "$place/log" && ok "other validation: recorded" || fail "other validation: not recorded"
 
 # ---- what is refused ----
 base=(train "${common[@]}" --steps 1 --drive ram: --out "$place/refused")

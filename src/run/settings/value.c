@@ -271,6 +271,7 @@ const char *shore__value_takes(const struct shore__value *v, char *out, size_t b
 const char *shore__value_text(const struct shore__value *v, const void *at, char *out, size_t bytes) {
     const double *real = at;
     char *const *text = at;
+    const struct shore__strings *list = at;
     const char *word;
     size_t length;
     out[0] = '\0';
@@ -297,6 +298,10 @@ const char *shore__value_text(const struct shore__value *v, const void *at, char
         break;
     case SHORE__VALUE_TEXT:
         snprintf(out, bytes, "%s", *text ? *text : "none");
+        break;
+    case SHORE__VALUE_LIST:
+        for (size_t i = 0; i < list->count; i++)
+            shore__append(out, bytes, "%s%s", i ? " " : "", list->item[i]);
         break;
     default:
         break;
