@@ -292,6 +292,25 @@ def test_transformers_loads_it_and_generates_the_same(exported):
     assert tokenizer(TEXT)["input_ids"] == AutoTokenizer.from_pretrained(place / "base")(TEXT)["input_ids"]
 
 
+def test_llama_cpp_loads_it_and_generates_the_same(exported):
+    """By its binding, where that is installed: the same tokens of a text, and of the model."""
+    llama_cpp = pytest.importorskip("llama_cpp")
+    _, place = exported
+    theirs = llama_cpp.Llama(str(place / "fp32.gguf"), n_ctx=64, n_threads=1, logits_all=True, verbose=False)
+    ours = AutoModelForCausalLM.from_pretrained(place / "fp32", dtype=torch.float32)
+    assert (
+        theirs.tokenize(TEXT.encode(), add_bos=True) == AutoTokenizer.from_pretrained(place / "base")(TEXT)["input_ids"]
+    )
+    tokens = [5, 9, 7, 30, 11]
+    how = {"do_sample": False, "max_new_tokens": 12, "pad_token_id": 0, "eos_token_id": None}
+    expected = ours.generate(torch.tensor([tokens]), **how)[0].tolist()
+    theirs.eval(tokens)
+    while len(tokens) < len(expected):
+        tokens.append(int(np.argmax(theirs.scores[len(tokens) - 1])))
+        theirs.eval(tokens[-1:])
+    assert tokens == expected
+
+
 def refused(place, *what):
     out = subprocess.run([PROGRAM, "export", *map(str, what)], capture_output=True, text=True)
     assert out.returncode != 0 and not list(place.glob("*.partial")), out.stderr
