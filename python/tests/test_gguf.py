@@ -99,15 +99,53 @@ def gpt2_of_usual_size():
     return GPT2LMHeadModel(GPT2Config(n_embd=48, n_layer=2, n_head=4))
 
 
+def tiny(family, **changes):
+    """A model of a family, by its name in transformers."""
+    import transformers
+
+    usual = {"vocab_size": 310, "hidden_size": 64, "intermediate_size": 80, "num_hidden_layers": 8}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0}
+    config = getattr(transformers, f"{family}Config")(**{**usual, **heads, **changes})
+    name = family.removesuffix("Text")
+    return getattr(transformers, f"{name}ForCausalLM")(config)
+
+
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0, 1.1, 1.2, 1.3],
+    "partial_rotary_factor": 0.5,
+}
+LONGROPE |= {"long_factor": [2.0, 2.5, 3.0, 4.0], "original_max_position_embeddings": 512}
+
+
+def plain_bpe():
+    return byte_level(CL100K % "")
+
+
 CASES = {
+    "qwen3": (lambda: tiny("Qwen3", head_dim=128), plain_bpe),
+    "smollm3": (lambda: tiny("SmolLM3", tie_word_embeddings=True), plain_bpe),
+    "phi3": (lambda: tiny("Phi3", rope_parameters=LONGROPE, max_position_embeddings=1024), plain_bpe),
+    "olmo2": (lambda: tiny("Olmo2"), plain_bpe),
+    "olmo3": (lambda: tiny("Olmo3", sliding_window=8), plain_bpe),
+    "gemma2": (lambda: tiny("Gemma2", sliding_window=8), plain_bpe),
+    "gemma3": (lambda: tiny("Gemma3Text", sliding_window=8), plain_bpe),
     "gpt2": (gpt2_of_usual_size, byte_level),
     "llama": (lambda: llama(vocab_size=350), sentencepiece),
     "llama3": (llama3, lambda: byte_level(CL100K % "{1,3}", ignore_merges=True, bos="<|begin|>")),
     "mistral": (mistral, sentencepiece),
     "qwen2": (qwen2, lambda: byte_level(CL100K % "")),
 }
-ARCHITECTURE = {"llama3": "llama", "mistral": "llama"}
-DIVISION = {"gpt2": "gpt-2", "llama": "default", "llama3": "llama-bpe", "mistral": "default", "qwen2": "qwen2"}
+ARCHITECTURE = {"llama3": "llama", "mistral": "llama", "olmo3": "olmo2"}
+UNKNOWN_TO_TRANSFORMERS = {"olmo2", "olmo3", "smollm3", "phi3"}  # of Phi-3 it takes the usual padding token
+DIVISION = dict.fromkeys(CASES, "qwen2") | {
+    "gpt2": "gpt-2",
+    "llama": "default",
+    "llama3": "llama-bpe",
+    "mistral": "default",
+    "qwen2": "qwen2",
+}
 
 
 class Gguf:
@@ -177,6 +215,12 @@ PARTS = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.qkv_proj": "attn_qkv",
+    "mlp.gate_up_proj": "ffn_up",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
     "ln_1": "attn_norm",
     "attn.c_attn": "attn_qkv",
     "attn.c_proj": "attn_output",
@@ -196,7 +240,11 @@ def expected(name, value, config):
         new = f"blk.{layer}.{PARTS[part]}"
     if ".c_" in name and value.ndim == 2:
         value = value.T
-    if config["model_type"] in ("llama", "mistral") and ("q_proj" in name or "k_proj" in name):
+    if config["model_type"][:5] in ("olmo2", "olmo3", "gemma"):
+        new = new.replace("ffn_norm", "post_attention_norm") if "post_attention" in name else new
+    if config["model_type"][:5] == "gemma" and "norm" in name:
+        value = value.float() + 1
+    if config["model_type"] in ("llama", "mistral", "smollm3") and ("q_proj" in name or "k_proj" in name):
         value = moved(value, config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"])
     fp32 = value.ndim == 1 or new == "position_embd"
     return f"{new}.{end}", value.float() if fp32 else value
@@ -234,6 +282,10 @@ def test_each_tensor_is_that_of_the_directory(exported, dtype):
     theirs = dict(expected(n, v, config) for n, v in load_file(place / dtype / "model.safetensors").items())
     assert file.meta["general.file_type"] == {"fp32": 0, "fp16": 1, "bf16": 32}[dtype]
     frequencies = file.tensors.pop("rope_freqs.weight", None)
+    for kind in ("short", "long"):
+        factors = file.tensors.pop(f"rope_factors_{kind}.weight", None)
+        assert (factors is not None) == (config["model_type"] == "phi3")
+        assert factors is None or torch.allclose(factors, torch.tensor(LONGROPE[f"{kind}_factor"]))
     assert (frequencies is not None) == ("llama3" in json.dumps(config))
     if frequencies is not None:
         scaled = AutoModelForCausalLM.from_pretrained(place / "fp32").model.rotary_emb.inv_freq
@@ -278,6 +330,8 @@ def test_the_tokenizer_is_there(exported):
 def test_transformers_loads_it_and_generates_the_same(exported):
     case, place = exported
     ours = AutoModelForCausalLM.from_pretrained(place / "fp32", dtype=torch.float32)
+    if case in UNKNOWN_TO_TRANSFORMERS:
+        pytest.skip("transformers' reader does not know this architecture")
     try:
         theirs = AutoModelForCausalLM.from_pretrained(place, gguf_file="fp32.gguf", dtype=torch.float32)
     except ImportError as error:
@@ -321,7 +375,6 @@ def test_what_cannot_be_written_is_refused(tmp_path, seed):
     (tmp_path / "text").write_text(TEXT * 3)
     how = ["--drive", tmp_path / "drive", "--tokenizer", "bytes", "--seq-len", 8, "--batch", 1, "--steps", 1, "--quiet"]
     (tmp_path / "drive").mkdir()
-    config = llama(vocab_size=260, hidden_act="gelu").config.to_dict()
     program("train", "--init", "llama-tiny", "--data", tmp_path / "text", *how, "--out", tmp_path / "run")
     (tmp_path / "there").write_text("mine")
     gguf = ["--format", "gguf", "--out"]
@@ -331,6 +384,13 @@ def test_what_cannot_be_written_is_refused(tmp_path, seed):
     assert "No such file" in refused(tmp_path, tmp_path / "run", *gguf, tmp_path / "none" / "a")
     program("export", tmp_path / "run", *gguf, tmp_path / "a.gguf")
     assert Gguf(tmp_path / "a.gguf").meta["tokenizer.ggml.eos_token_id"] == 256
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    program("train", "--init", tmp_path / "config.json", "--data", tmp_path / "text", *how, "--out", tmp_path / "gelu")
-    assert "another activation" in refused(tmp_path, tmp_path / "gelu", *gguf, tmp_path / "b")
+    configs = {
+        "another activation": llama(vocab_size=260, hidden_act="gelu").config,
+        "query_pre_attn_scalar": tiny("Gemma2", query_pre_attn_scalar=100).config,
+        "expects other windows or rotations": tiny("SmolLM3", no_rope_layer_interval=3).config,
+    }
+    for i, (why, config) in enumerate(configs.items()):
+        (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
+        run = tmp_path / f"run{i}"
+        program("train", "--init", tmp_path / "config.json", "--data", tmp_path / "text", *how, "--out", run)
+        assert why in refused(tmp_path, run, *gguf, tmp_path / "b")

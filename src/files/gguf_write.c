@@ -87,8 +87,16 @@ void shore__gguf_item_text(struct shore__gguf *g, const char *text, size_t bytes
     put_text(g, &g->metadata, text, bytes);
 }
 
-void shore__gguf_item(struct shore__gguf *g, const void *number) {
-    put(g, &g->metadata, number, 4);
+void shore__gguf_item_i32(struct shore__gguf *g, int32_t value) {
+    put(g, &g->metadata, &value, sizeof value);
+}
+
+void shore__gguf_item_f32(struct shore__gguf *g, float value) {
+    put(g, &g->metadata, &value, sizeof value);
+}
+
+void shore__gguf_item_bool(struct shore__gguf *g, bool value) {
+    put(g, &g->metadata, &value, 1);
 }
 
 static uint64_t aligned(uint64_t offset) {

@@ -23,10 +23,12 @@ void shore__gguf_u32(struct shore__gguf *g, const char *key, uint32_t value);
 void shore__gguf_f32(struct shore__gguf *g, const char *key, float value);
 void shore__gguf_bool(struct shore__gguf *g, const char *key, bool value);
 void shore__gguf_text(struct shore__gguf *g, const char *key, const char *text);
-/* Begins a list of so many items; each follows, as a text or as a number of 4 bytes. */
+/* Begins a list of so many items; each follows. */
 void shore__gguf_list(struct shore__gguf *g, const char *key, enum shore__gguf_kind of, uint64_t count);
 void shore__gguf_item_text(struct shore__gguf *g, const char *text, size_t bytes);
-void shore__gguf_item(struct shore__gguf *g, const void *number);
+void shore__gguf_item_i32(struct shore__gguf *g, int32_t value);
+void shore__gguf_item_f32(struct shore__gguf *g, float value);
+void shore__gguf_item_bool(struct shore__gguf *g, bool value);
 
 /* Declares a tensor, with its dimensions as PyTorch has them (GGUF has them the other way round). type: F32, F16 or
  * BF16. Returns its number, from 0 on; they lie in this order. */

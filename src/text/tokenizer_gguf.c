@@ -131,7 +131,7 @@ static int put_scores(const struct shore__merge *merges, uint32_t nmerges, uint3
         if (merges[i].result < vocab) scores[merges[i].result] = -(float)i;
     shore__gguf_list(g, "tokenizer.ggml.scores", SHORE__GGUF_F32, vocab);
     for (uint32_t i = 0; i < vocab; i++)
-        shore__gguf_item(g, &scores[i]);
+        shore__gguf_item_f32(g, scores[i]);
     free(scores);
     return 0;
 }
@@ -169,7 +169,7 @@ static int put_tokens(const struct shore__tokenizer *t, bool marks, uint32_t voc
     shore__gguf_list(g, "tokenizer.ggml.token_type", SHORE__GGUF_I32, vocab);
     for (uint32_t id = 0; id < vocab; id++) {
         text_of(t, id, scratch, &bytes, &type);
-        shore__gguf_item(g, &type);
+        shore__gguf_item_i32(g, type);
     }
     struct shore__merge *merges = sorted(&t->bpe.merges);
     int rc = !merges ? shore__out_of_memory(diag)

@@ -13,14 +13,26 @@
 /* A family's architecture in llama.cpp. */
 struct family {
     const char *model_type, *architecture;
+    enum shore__act_fn act;
     bool pairs;        /* dimensions that rotate together lie side by side: those of queries and keys are moved */
     bool inputs_first; /* its matrices are transformers' Conv1D: turned here */
+    bool behind;       /* norms stand behind attention and product, too, and the one behind attention has that name */
+    bool windows;      /* llama.cpp knows which layers have a window, and their angles */
+    bool caps;         /* scores and logits are capped */
+    uint32_t layers;   /* of the size whose scores are divided by the root of d_model / n_head; 0: of none */
 };
 static const struct family families[] = {
-    {"gpt2", "gpt2", .inputs_first = true},
-    {"llama", "llama", .pairs = true},
-    {"mistral", "llama", .pairs = true},
-    {"qwen2", "qwen2", .pairs = false},
+    {"gpt2", "gpt2", SHORE__GELU_TANH, .inputs_first = true},
+    {"llama", "llama", SHORE__SILU, .pairs = true},
+    {"mistral", "llama", SHORE__SILU, .pairs = true},
+    {"smollm3", "smollm3", SHORE__SILU, .pairs = true},
+    {"qwen2", "qwen2", SHORE__SILU, .pairs = false},
+    {"qwen3", "qwen3", SHORE__SILU, .pairs = false},
+    {"phi3", "phi3", SHORE__SILU, .pairs = false},
+    {"olmo2", "olmo2", SHORE__SILU, .behind = true},
+    {"olmo3", "olmo2", SHORE__SILU, .behind = true, .windows = true},
+    {"gemma2", "gemma2", SHORE__GELU_TANH, .behind = true, .windows = true, .caps = true, .layers = 46},
+    {"gemma3_text", "gemma3", SHORE__GELU_TANH, .behind = true, .windows = true, .layers = 62},
 };
 
 /* Modules by the names in Hugging Face's files; # is the number of a layer. */
@@ -35,7 +47,13 @@ static const struct {
     {"model.layers.#.self_attn.k_proj", "blk.#.attn_k"},
     {"model.layers.#.self_attn.v_proj", "blk.#.attn_v"},
     {"model.layers.#.self_attn.o_proj", "blk.#.attn_output"},
+    {"model.layers.#.self_attn.qkv_proj", "blk.#.attn_qkv"},
+    {"model.layers.#.self_attn.q_norm", "blk.#.attn_q_norm"},
+    {"model.layers.#.self_attn.k_norm", "blk.#.attn_k_norm"},
     {"model.layers.#.post_attention_layernorm", "blk.#.ffn_norm"},
+    {"model.layers.#.pre_feedforward_layernorm", "blk.#.ffn_norm"},
+    {"model.layers.#.post_feedforward_layernorm", "blk.#.post_ffw_norm"},
+    {"model.layers.#.mlp.gate_up_proj", "blk.#.ffn_up"},
     {"model.layers.#.mlp.gate_proj", "blk.#.ffn_gate"},
     {"model.layers.#.mlp.up_proj", "blk.#.ffn_up"},
     {"model.layers.#.mlp.down_proj", "blk.#.ffn_down"},
@@ -55,6 +73,7 @@ struct written {
     uint32_t tensor;       /* its number in the file */
     uint64_t cols, halves; /* halves: rows of half a head, whose dimensions are moved; 0: none are */
     bool narrowed;         /* fp32 in the file, with the numbers of fp16 */
+    bool from_1;           /* 1 is added: the gain of the norm */
 };
 
 struct job {
@@ -85,23 +104,76 @@ static void put_number(const struct job *job, const char *name, double value) {
     shore__gguf_f32(job->gguf, key_of(job, name).text, (float)value);
 }
 
+/* What transformers multiplies cosines and sines by where yarn's configuration does not say it. */
+static double yarn_factor(const struct shore__rope *r) {
+    return r->factor > 1 ? 0.1 * log(r->factor) + 1 : 1;
+}
+
 static int put_rope(const struct job *job, struct shore_diag *diag) {
     const struct shore__arch *a = job->arch;
     const struct shore__rope *r = &a->rope[0];
-    bool yarn = r->kind == SHORE__ROPE_YARN;
-    put_count(job, "rope.dimension_count", a->head_dim);
+    bool yarn = r->kind == SHORE__ROPE_YARN, longer = r->kind == SHORE__ROPE_LONGROPE;
+    bool own = r->attention_factor != 0 && !(yarn && fabs(r->attention_factor - yarn_factor(r)) < 1e-6);
+    put_count(job, "rope.dimension_count", a->rotary_dim);
     put_number(job, "rope.freq_base", r->theta);
-    if (r->kind == SHORE__ROPE_DYNAMIC ||
-        (yarn && (r->attention_factor != 0 || r->mscale != 0 || r->mscale_all_dim != 0 || r->fractional)))
-        return shore__fail(diag, SHORE_EINPUT, "GGUF has no rotary positions that are scaled as this model's are (%s)",
-                           yarn ? "yarn, with factors or a range of its own" : "dynamic");
+    if (r->kind == SHORE__ROPE_DYNAMIC || own || r->mscale != 0 || r->mscale_all_dim != 0 || r->fractional ||
+        r->query_beta != 0)
+        return shore__fail(diag, SHORE_EINPUT,
+                           "GGUF has no rotary positions that are scaled as this model's are (rope_scaling)");
     if (yarn || r->kind == SHORE__ROPE_LINEAR) {
         shore__gguf_text(job->gguf, key_of(job, "rope.scaling.type").text, yarn ? "yarn" : "linear");
         put_number(job, "rope.scaling.factor", r->factor);
     }
-    if (yarn) put_count(job, "rope.scaling.original_context_length", (uint32_t)r->original_positions);
+    if (yarn || longer || strcmp(job->family->architecture, "phi3") == 0)
+        put_count(job, "rope.scaling.original_context_length",
+                  r->original_positions > 0 ? (uint32_t)r->original_positions : a->max_positions);
     if (yarn && r->beta_fast > 0) put_number(job, "rope.scaling.yarn_beta_fast", r->beta_fast);
     if (yarn && r->beta_slow > 0) put_number(job, "rope.scaling.yarn_beta_slow", r->beta_slow);
+    double scale = longer ? a->max_positions / r->original_positions : 0;
+    if (longer)
+        put_number(job, "rope.scaling.attn_factor", scale > 1 ? sqrt(1 + log(scale) / log(r->original_positions)) : 1);
+    return 0;
+}
+
+/* Layers that differ. llama.cpp knows which of SmolLM 3's are not rotated; the others' are all. */
+static int put_layers(const struct job *job, struct shore_diag *diag) {
+    const struct shore__arch *a = job->arch;
+    const uint32_t step = strcmp(a->model_type, "smollm3") == 0 ? 4 : 0;
+    const struct shore__rope *local = NULL;
+    uint32_t window = 0;
+    bool known = true;
+    for (uint32_t i = 1; i <= a->n_layer; i++) {
+        const struct shore__layer_kind *kind = shore__layer_kind(a, i);
+        known &= kind->unrotated == (step && i % step == 0);
+        known &= job->family->windows || (kind->window == a->kinds[0].window && !kind->rope);
+        known &= !kind->window || !window || kind->window == window;
+        if (kind->window) window = kind->window;
+        if (kind->rope) local = &a->rope[kind->rope];
+    }
+    known &= !local || local->kind == SHORE__ROPE_DEFAULT;
+    if (!known)
+        return shore__fail(diag, SHORE_EINPUT, "llama.cpp expects other windows or rotations in layers of %s",
+                           job->family->architecture);
+    if (strcmp(job->family->architecture, "phi3") == 0) put_count(job, "attention.sliding_window", window);
+    if (!job->family->windows) return 0;
+    put_count(job, "attention.sliding_window", window);
+    shore__gguf_list(job->gguf, key_of(job, "attention.sliding_window_pattern").text, SHORE__GGUF_BOOL, a->n_layer);
+    for (uint32_t i = 1; i <= a->n_layer; i++)
+        shore__gguf_item_bool(job->gguf, shore__layer_kind(a, i)->window > 0);
+    if (local) put_number(job, "rope.freq_base_swa", local->theta);
+    return 0;
+}
+
+/* Scores are divided by the root of what llama.cpp takes, and capped as it says. */
+static int put_scores(const struct job *job, struct shore_diag *diag) {
+    const struct shore__arch *a = job->arch;
+    double divides = job->family->layers && a->n_layer == job->family->layers ? a->d_model / a->n_head : a->head_dim;
+    bool scaled = a->attention_scale > 0 && fabs(a->attention_scale * sqrt(divides) - 1) > 1e-5;
+    if (scaled || (job->family->caps && (a->attention_cap <= 0 || a->logit_cap <= 0)))
+        return shore__fail(diag, SHORE_EINPUT, "llama.cpp scales or caps the scores of %s otherwise (%s)",
+                           job->family->architecture, scaled ? "query_pre_attn_scalar" : "attn_logit_softcapping");
+    if (a->attention_cap > 0) put_number(job, "attn_logit_softcapping", a->attention_cap);
+    if (a->logit_cap > 0) put_number(job, "final_logit_softcapping", a->logit_cap);
     return 0;
 }
 
@@ -125,11 +197,11 @@ static int put_metadata(const struct job *job, const char *name, struct shore_di
                a->norm_eps);
     if (a->learned_positions) return 0;
     put_count(job, "attention.head_count_kv", a->n_kv_head);
-    if (a->head_dim * a->n_head != a->d_model) {
-        put_count(job, "attention.key_length", a->head_dim);
-        put_count(job, "attention.value_length", a->head_dim);
-    }
-    return put_rope(job, diag);
+    put_count(job, "attention.key_length", a->head_dim);
+    put_count(job, "attention.value_length", a->head_dim);
+    int rc = put_rope(job, diag);
+    if (rc == 0) rc = put_layers(job, diag);
+    return rc ? rc : put_scores(job, diag);
 }
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
@@ -144,7 +216,8 @@ static void fill_in(const char *text, const char *number, size_t digits, char *o
 }
 
 /* Finds the name in GGUF: that of the module, and the same end. */
-static bool rename_tensor(const char *theirs, char out[128]) {
+static bool rename_tensor(const struct family *family, const char *theirs, char out[128]) {
+    if (strncmp(theirs, SHORE__TEXT_PREFIX, strlen(SHORE__TEXT_PREFIX)) == 0) theirs += strlen(SHORE__TEXT_PREFIX);
     const char *number = strpbrk(theirs, "0123456789"), *end = strrchr(theirs, '.');
     size_t digits = number ? strspn(number, "0123456789") : 0;
     for (size_t i = 0; end && i < sizeof modules / sizeof *modules; i++) {
@@ -152,7 +225,9 @@ static bool rename_tensor(const char *theirs, char out[128]) {
         fill_in(modules[i].theirs, number, digits, module, sizeof module);
         if (strlen(module) != (size_t)(end - theirs) || strncmp(module, theirs, strlen(module)) != 0) continue;
         fill_in(modules[i].name, number, digits, name, sizeof name);
-        snprintf(out, 128, "%s%.7s", name, end);
+        bool behind = family->behind && strstr(module, "post_attention_layernorm");
+        snprintf(out, 128, "%.*s%s%.7s", behind ? (int)(strrchr(name, '.') - name) : 120, name,
+                 behind ? ".post_attention_norm" : "", end);
         return true;
     }
     return false;
@@ -167,7 +242,7 @@ static int declare(struct job *job, uint32_t number, struct shore_diag *diag) {
     struct shore_shape *s = &job->contents->shapes[number];
     struct written *w = &job->written[number];
     char name[128];
-    if (!rename_tensor(s->name, name))
+    if (!rename_tensor(job->family, s->name, name))
         return shore__fail(diag, SHORE_EINPUT, "the tensor %s has no name in GGUF that Longshore knows",
                            shore__shown(s->name).text);
     if (job->family->inputs_first && s->rank == 2 && strstr(s->name, ".c_")) {
@@ -177,6 +252,7 @@ static int declare(struct job *job, uint32_t number, struct shore_diag *diag) {
         s->transposed = !s->transposed;
     }
     bool plain = s->rank < 2 || strcmp(name, "position_embd.weight") == 0; /* which llama.cpp has in fp32 */
+    w->from_1 = s->rank == 1 && job->arch->norm == SHORE__RMS_NORM_FROM_1 && ends_with(name, "norm");
     w->narrowed = plain && job->type == SHORE__ST_F16;
     w->cols = s->rank == 2 ? s->dims[1] : 1;
     if (job->family->pairs && (ends_with(s->name, "q_proj") || ends_with(s->name, "k_proj")))
@@ -187,14 +263,15 @@ static int declare(struct job *job, uint32_t number, struct shore_diag *diag) {
 
 static int put_values(const struct job *job, const struct written *w, uint64_t first, uint64_t count,
                       const float *values, struct shore_diag *diag) {
-    float narrow[256];
+    float changed[256];
     int rc = 0;
-    if (!w->narrowed) return shore__gguf_put(job->gguf, w->tensor, first, count, values, diag);
+    if (!w->narrowed && !w->from_1) return shore__gguf_put(job->gguf, w->tensor, first, count, values, diag);
     for (uint64_t done = 0, n; rc == 0 && done < count; done += n) {
         n = count - done < 256 ? count - done : 256;
         for (uint64_t i = 0; i < n; i++)
-            narrow[i] = shore__f16_to_f32(shore__f32_to_f16(values[done + i]));
-        rc = shore__gguf_put(job->gguf, w->tensor, first + done, n, narrow, diag);
+            changed[i] = (w->narrowed ? shore__f16_to_f32(shore__f32_to_f16(values[done + i])) : values[done + i]) +
+                         (w->from_1 ? 1 : 0);
+        rc = shore__gguf_put(job->gguf, w->tensor, first + done, n, changed, diag);
     }
     return rc;
 }
@@ -214,13 +291,25 @@ static int put(void *ctx, uint32_t number, uint64_t first, uint64_t count, const
     return rc;
 }
 
-/* What divides the rotary frequencies, where Llama 3 scales them. */
-static int put_frequencies(const struct job *job, uint32_t tensor, struct shore_diag *diag) {
+/* What divides the rotary frequencies: in Llama 3 the same for all texts, with longrope by their length. */
+static const char *const factor_names[] = {"rope_freqs.weight", "rope_factors_short.weight",
+                                           "rope_factors_long.weight"};
+enum { FACTORS = sizeof factor_names / sizeof *factor_names };
+
+static bool has_factors(const struct shore__arch *a, uint32_t which) {
+    enum shore__rope_kind kind = which ? SHORE__ROPE_LONGROPE : SHORE__ROPE_LLAMA3;
+    return !a->learned_positions && a->rope[0].kind == kind;
+}
+
+static int put_factors(const struct job *job, uint32_t which, uint32_t tensor, struct shore_diag *diag) {
+    const struct shore__rope *r = &job->arch->rope[0];
     struct shore__arch unscaled = *job->arch;
     int rc = 0;
     unscaled.rope[0].kind = SHORE__ROPE_DEFAULT;
-    for (uint32_t i = 0; rc == 0 && i < job->arch->head_dim / 2; i++) {
-        float factor = shore__rope_frequency(&unscaled, 0, i) / shore__rope_frequency(job->arch, 0, i);
+    for (uint32_t i = 0; rc == 0 && i < job->arch->rotary_dim / 2; i++) {
+        float factor = which == 1   ? r->short_factor[i]
+                       : which == 2 ? r->long_factor[i]
+                                    : shore__rope_frequency(&unscaled, 0, i) / shore__rope_frequency(job->arch, 0, i);
         rc = shore__gguf_put(job->gguf, tensor, i, 1, &factor, diag);
     }
     return rc;
@@ -236,7 +325,7 @@ static int find_family(const struct shore__arch *a, const struct family **out, s
                            "Longshore writes no GGUF of %s: export without GGUF, and convert that with llama.cpp's "
                            "convert_hf_to_gguf.py",
                            a->model_type);
-    if (a->act == (a->gated ? SHORE__SILU : SHORE__GELU_TANH)) return 0;
+    if (a->act == (*out)->act) return 0;
     return shore__fail(diag, SHORE_EINPUT, "llama.cpp computes %s with another activation than this model has",
                        (*out)->architecture);
 }
@@ -245,16 +334,17 @@ static int write_file(struct job *job, const struct shore__exporting *e, const s
                       const char *name, struct shore_diag *diag) {
     const struct shore__arch *a = job->arch;
     const int64_t ids[2] = {a->bos, a->neos ? a->eos[0] : shore__tokenizer_end_of_text(tokenizer)};
-    const uint64_t half = a->head_dim / 2;
-    bool scaled = !a->learned_positions && a->rope[0].kind == SHORE__ROPE_LLAMA3;
-    uint32_t frequencies = 0;
+    const uint64_t half = a->rotary_dim / 2;
+    uint32_t factors[FACTORS];
     int rc = put_metadata(job, name, diag);
     if (rc == 0) rc = shore__tokenizer_gguf(tokenizer, a->vocab, ids, job->gguf, diag);
-    if (rc == 0 && scaled) frequencies = shore__gguf_tensor(job->gguf, "rope_freqs.weight", 1, &half, SHORE__ST_F32);
+    for (uint32_t k = 0; rc == 0 && k < FACTORS; k++)
+        if (has_factors(a, k)) factors[k] = shore__gguf_tensor(job->gguf, factor_names[k], 1, &half, SHORE__ST_F32);
     for (uint32_t i = 0; rc == 0 && i < job->contents->nshapes; i++)
         rc = declare(job, i, diag);
     if (rc == 0) rc = shore__gguf_begin(job->gguf, diag);
-    if (rc == 0 && scaled) rc = put_frequencies(job, frequencies, diag);
+    for (uint32_t k = 0; rc == 0 && k < FACTORS; k++)
+        if (has_factors(a, k)) rc = put_factors(job, k, factors[k], diag);
     return rc ? rc : shore__export_masters(e, put, job, diag);
 }
 
