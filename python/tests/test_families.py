@@ -160,9 +160,9 @@ def train(directory, place, data, *more):
         "--out",
         place / "run",
         *more,
-    ).stderr
+    ).stdout
     lines = [json.loads(line) for line in (place / "run" / "metrics.jsonl").read_text().splitlines()]
-    return [(float(line["loss"]), float(line["grad_norm"])) for line in lines], re.findall(r"digest (\w+)", said)[-1:]
+    return [(float(line["loss"]), float(line["grad_norm"])) for line in lines], re.findall(r"digest (\w+)", said)[0]
 
 
 def greedy(model, count):

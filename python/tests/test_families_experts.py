@@ -112,9 +112,13 @@ def train_ours(place, *more):
     for name in "run", "drive":
         shutil.rmtree(place / name, ignore_errors=True)
     (place / "drive").mkdir()
-    said = run(*command(place), "--out", place / "run", *more).stderr
+    said = run(*command(place), "--out", place / "run", *more).stdout
     lines = [json.loads(line) for line in (place / "run" / "metrics.jsonl").read_text().splitlines()]
-    return [(float(line["loss"]), float(line["grad_norm"])) for line in lines], re.findall(r"digest (\w+)", said)[-1:]
+    return [(float(line["loss"]), float(line["grad_norm"])) for line in lines], digest_in(said)
+
+
+def digest_in(said):
+    return re.search(r"^step \d+ digest (\w+)", said, re.M).group(1)
 
 
 def command(place):
@@ -172,7 +176,12 @@ def test_as_transformers(case, balanced, tmp_path):
 
     dry = run(*command(tmp_path), "--precision", "fp32", "--out", tmp_path / "dry", "--dry-run")
     least = re.search(r"minimum ([\d.]+) MiB", dry.stderr + dry.stdout).group(1)
-    for more in ("--memory", f"{least}MiB"), ("--memory", "1GiB", "--update", "host"):
+    (other := tmp_path / "other").mkdir()
+    for more in (
+        ("--memory", f"{least}MiB"),
+        ("--memory", "1GiB", "--update", "host"),
+        ("--memory", "1GiB", "--drive", other),
+    ):
         assert train_ours(tmp_path, "--precision", "fp32", *more) == (steps, digest)
     rounded, _ = train_ours(tmp_path, "--precision", "bf16", "--memory", "1GiB")
     for (loss, _), (their_loss, _) in zip(rounded, steps, strict=True):
@@ -209,5 +218,4 @@ def test_goes_on_after_a_stop(case, tmp_path):
     shutil.rmtree(tmp_path / "run"), shutil.rmtree(tmp_path / "drive")
     (tmp_path / "drive").mkdir()
     run(*command(tmp_path), "--out", tmp_path / "run", "--precision", "fp32", "--memory", "1GiB", "--stop-at", 2)
-    said = run("train", "--resume", tmp_path / "run").stderr
-    assert re.findall(r"digest (\w+)", said)[-1:] == whole[1]
+    assert digest_in(run("train", "--resume", tmp_path / "run").stdout) == whole[1]
