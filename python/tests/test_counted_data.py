@@ -89,6 +89,10 @@ def tokens_of(run):
     return ids, [version == 1 or bool(marks[i // 8] >> i % 8 & 1) for i in range(count)]
 
 
+def losses_of(run):
+    return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
 def text(least=1):
     return "".join(random.choices(WORDS, k=random.randint(least, 12)))
 
@@ -111,7 +115,7 @@ def rows_of(kind):
 @needs_trl
 @pytest.mark.parametrize("kind", ["strings", "messages", "lists"])
 @pytest.mark.parametrize("made, template", [(byte_level, CHATML), (sentencepiece, INST)])
-def test_tokens_and_what_counts_are_trls(kind, made, template, tmp_path, seed):
+def test_tokens_what_counts_and_the_loss_are_trls(kind, made, template, tmp_path, seed):
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
@@ -129,13 +133,18 @@ def test_tokens_and_what_counts_are_trls(kind, made, template, tmp_path, seed):
     )
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     assert tokenizer("x")["input_ids"][0] == tokenizer.convert_tokens_to_ids("<|im_end|>")
-    wanted = SFTTrainer(
-        model=AutoModelForCausalLM.from_pretrained(tmp_path),
+    trainer = SFTTrainer(
+        model=AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32),
         args=args,
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(rows),
-    ).train_dataset
-    said = train(tmp_path, rows, tmp_path / "run", length, "--pack", "off", "--steps", 1, "--batch", 1)
+    )
+    wanted, batch = trainer.train_dataset, 4
+    flags = ["--pack", "off", "--steps", 1, "--batch", batch, "--shuffle", "off"]
+    said = train(tmp_path, rows, tmp_path / "run", length, *flags)
+    with torch.no_grad():
+        loss = trainer.compute_loss(trainer.model, trainer.data_collator([wanted[i] for i in range(batch)])).item()
+    assert abs(losses_of(tmp_path / "run")[0] - loss) <= 2e-6 * loss
     ids, counts = tokens_of(tmp_path / "run")
     assert "left out" not in said and len(ids) == length * len(rows)
     for i, (row, one) in enumerate(zip(rows, wanted)):
@@ -171,12 +180,12 @@ def test_losses_are_those_of_a_loop(pack, tmp_path, seed):
     adamw = ["--lr", lr, "--warmup", 0, "--schedule", "constant", "--weight-decay", 0, "--clip", 0, "--beta2", 0.999]
     program_says = ["--steps", steps, "--batch", batch, "--shuffle", "off", "--pack", pack, *adamw]
     train(tmp_path, rows, tmp_path / "run", length, *program_says)
-    metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    losses = losses_of(tmp_path / "run")
     ids, counts = tokens_of(tmp_path / "run")
     labels = [token if count else -100 for token, count in zip(ids, counts)]
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.999), weight_decay=0)
-    for step, made in enumerate(metrics):
+    for step, made in enumerate(losses):
         first = step * batch * length
         at = [[(first + i * length + k) % len(ids) for k in range(length + 1)] for i in range(batch)]
         x = torch.tensor([[ids[k] for k in line[:-1]] for line in at])
@@ -187,7 +196,7 @@ def test_losses_are_those_of_a_loop(pack, tmp_path, seed):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        assert abs(made["loss"] - loss.item()) <= 2e-6 * loss.item(), (step, made["loss"], loss.item())
+        assert abs(made - loss.item()) <= 2e-6 * loss.item(), (step, made, loss.item())
 
 
 def test_a_batch_in_which_nothing_counts(tmp_path, seed):
@@ -196,5 +205,5 @@ def test_a_batch_in_which_nothing_counts(tmp_path, seed):
     model_in(tmp_path, byte_level, CHATML)
     rows = [{"prompt": " The ship" * 6, "completion": "."}]
     train(tmp_path, rows, tmp_path / "run", 8, "--steps", 12, "--batch", 1, "--shuffle", "off")
-    losses = [json.loads(line)["loss"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    losses = losses_of(tmp_path / "run")
     assert len(losses) == 12 and losses.count(0) > 0 and max(losses) > 0
