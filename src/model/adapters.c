@@ -56,16 +56,46 @@ static const struct shore__layer_row *product_of(const struct shore__model *m, e
     return NULL;
 }
 
+/* Whether a list with ", " between its names has one. */
+static bool is_listed(const char *list, const char *name, size_t bytes) {
+    for (; *list; list += strcspn(list, ","), list += strspn(list, ", "))
+        if (strcspn(list, ",") == bytes && memcmp(list, name, bytes) == 0) return true;
+    return false;
+}
+
+struct names {
+    char text[512];
+};
+/* Which modules can be targets. */
+static struct names targets_of(const struct shore__model *m) {
+    struct names list = {""};
+    const struct shore__model_block *b = &m->blocks[1];
+    for (uint32_t t = 0; t < b->ntensors; t++)
+        for (uint32_t i = 0; i < b->tensors[t].nparts && product_of(m, b->tensors[t].role); i++) {
+            const char *name = b->tensors[t].parts[i].name;
+            int end = (int)shore__module_bytes(name), from = end;
+            while (from && name[from - 1] != '.')
+                from--;
+            if (!is_listed(list.text, name + from, (size_t)(end - from)))
+                shore__append(list.text, sizeof list.text, "%s%.*s", *list.text ? ", " : "", end - from, name + from);
+        }
+    return list;
+}
+
+static int refuse_target(const struct shore__model *m, const char *target, struct shore_diag *diag) {
+    return shore__fail(diag, SHORE_EUSAGE, "lora: the target '%s' is no product of the layers, which are %s",
+                       shore__shown(target).text, targets_of(m).text);
+}
+
 /* The number of a part's adapter, which is the same in all layers. */
 static int number_of(struct shore__model *m, const struct shore__model_tensor *t, const struct shore__part *p,
                      uint32_t *number, struct shore_diag *diag) {
     const struct shore__layer_row *row = product_of(m, t->role);
     struct shore__beside *all = &m->adapters;
     if (!row)
-        return shore__fail(
-            diag, SHORE_EUSAGE,
-            "lora: %.*s is no plain product of the layers, beside which adapters go: name others as target",
-            (int)shore__module_bytes(p->name), p->name);
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "lora: %.*s is no plain product of the layers, beside which adapters go: those are %s",
+                           (int)shore__module_bytes(p->name), p->name, targets_of(m).text);
     const struct shore__beside_one is = {.weight = t->role,
                                          .first = row->input_major ? 0 : (uint32_t)p->row,
                                          .out = (uint32_t)(row->input_major ? t->cols : p->rows),
@@ -127,30 +157,6 @@ static int adapt_layer(struct shore__model *m, uint32_t layer, const struct shor
     b->side = 0;
     m->nblocks--;
     return 0;
-}
-
-/* Whether a list with ", " between its names has one. */
-static bool is_listed(const char *list, const char *name, size_t bytes) {
-    for (; *list; list += strcspn(list, ","), list += strspn(list, ", "))
-        if (strcspn(list, ",") == bytes && memcmp(list, name, bytes) == 0) return true;
-    return false;
-}
-
-/* Says which modules there are. */
-static int refuse_target(const struct shore__model *m, const char *target, struct shore_diag *diag) {
-    char list[512] = "";
-    const struct shore__model_block *b = &m->blocks[1];
-    for (uint32_t t = 0; t < b->ntensors; t++)
-        for (uint32_t i = 0; i < b->tensors[t].nparts && product_of(m, b->tensors[t].role); i++) {
-            const char *name = b->tensors[t].parts[i].name;
-            int end = (int)shore__module_bytes(name), from = end;
-            while (from && name[from - 1] != '.')
-                from--;
-            if (!is_listed(list, name + from, (size_t)(end - from)))
-                shore__append(list, sizeof list, "%s%.*s", *list ? ", " : "", end - from, name + from);
-        }
-    return shore__fail(diag, SHORE_EUSAGE, "lora: the target '%s' is no product of the layers, which are %s",
-                       shore__shown(target).text, list);
 }
 
 int shore__model_adapt(struct shore__model *m, const struct shore__lora *lora, struct shore_diag *diag) {
