@@ -126,9 +126,39 @@ json_t *shore__arch_to_json(const struct shore__arch *a) {
     return j;
 }
 
-static const char *const preset_names[] = {"gpt2-124m",  "gpt2-350m",   "gpt2-774m",  "gpt2-1.5b",
-                                           "gpt2-tiny",  "gpt2-small",  "llama-tiny", "llama3-8b",
-                                           "llama3-70b", "llama3-405b", NULL};
+static const char *const preset_names[] = {"gpt2-124m",  "gpt2-350m",  "gpt2-774m", "gpt2-1.5b",  "gpt2-tiny",
+                                           "gpt2-small", "llama-tiny", "llama3-8b", "llama3-70b", "llama3-405b",
+                                           "qwen3-0.6b", "qwen3-8b",   "gemma3-1b", "smollm3-3b", NULL};
+
+/* The published sizes of families whose configurations say most of it. */
+static const struct {
+    const char *name, *config;
+} described[] = {
+    {"qwen3-0.6b",
+     "{\"model_type\": \"qwen3\", \"vocab_size\": 151936, \"hidden_size\": 1024, \"intermediate_size\": 3072, "
+     "\"num_hidden_layers\": 28, \"num_attention_heads\": 16, \"num_key_value_heads\": 8, \"rope_theta\": 1e6, "
+     "\"max_position_embeddings\": 40960, \"tie_word_embeddings\": true}"},
+    {"qwen3-8b",
+     "{\"model_type\": \"qwen3\", \"vocab_size\": 151936, \"hidden_size\": 4096, \"intermediate_size\": 12288, "
+     "\"num_hidden_layers\": 36, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"rope_theta\": 1e6, "
+     "\"max_position_embeddings\": 40960}"},
+    {"gemma3-1b",
+     "{\"model_type\": \"gemma3_text\", \"vocab_size\": 262144, \"hidden_size\": 1152, \"intermediate_size\": 6912, "
+     "\"num_hidden_layers\": 26, \"num_attention_heads\": 4, \"num_key_value_heads\": 1, \"sliding_window\": 512, "
+     "\"max_position_embeddings\": 32768, \"pad_token_id\": null}"},
+    {"smollm3-3b",
+     "{\"model_type\": \"smollm3\", \"vocab_size\": 128256, \"hidden_size\": 2048, \"intermediate_size\": 11008, "
+     "\"num_hidden_layers\": 36, \"num_attention_heads\": 16, \"num_key_value_heads\": 4, \"rope_theta\": 5e6, "
+     "\"max_position_embeddings\": 65536, \"pad_token_id\": null}"},
+};
+
+static int described_preset(const char *config, uint32_t vocab, struct shore__arch *out, struct shore_diag *diag) {
+    json_t *object = json_loads(config, 0, NULL);
+    int rc = object ? shore__arch_from_json(object, "preset", out, diag) : shore__out_of_memory(diag);
+    json_decref(object);
+    if (rc == 0 && vocab > out->vocab) out->vocab = vocab;
+    return rc;
+}
 
 const char *const *shore__arch_presets(void) {
     return preset_names;
@@ -143,6 +173,8 @@ int shore__arch_preset(const char *name, uint32_t vocab, struct shore__arch *out
                  {6, 256, 8, 4, 640, 1024, 257},         {32, 4096, 32, 8, 14336, 8192, 128256},
                  {80, 8192, 64, 8, 28672, 8192, 128256}, {126, 16384, 128, 8, 53248, 131072, 128256}};
     enum { BYTES = 257 };
+    for (size_t d = 0; d < sizeof described / sizeof *described; d++)
+        if (strcmp(described[d].name, name) == 0) return described_preset(described[d].config, vocab, out, diag);
     uint32_t i = 0;
     while (preset_names[i] && strcmp(preset_names[i], name))
         i++;

@@ -165,7 +165,8 @@ json_t *shore__arch_to_json(const struct shore__arch *arch);
 int shore__arch_add_ends(const json_t *generation, const char *name, struct shore__arch *arch, struct shore_diag *diag);
 /* The value of eos_token_id in Hugging Face's files: null, a number, or a list. */
 json_t *shore__arch_eos_to_json(const struct shore__arch *arch);
-/* Presets: gpt2-124m, -350m, -774m, -1.5b, llama3-8b, -70b, -405b (3.1), and small ones for first tries. vocab: the
+/* Presets: gpt2-124m, -350m, -774m, -1.5b, llama3-8b, -70b, -405b (3.1), qwen3-0.6b, -8b, gemma3-1b, smollm3-3b, and
+ * small ones for first tries. vocab: the
  * tokenizer's size; small presets take it, the others have at least that; 0: the preset's own. NULL ends the list of
  * shore__arch_presets(). */
 int shore__arch_preset(const char *name, uint32_t vocab, struct shore__arch *out, struct shore_diag *diag);

@@ -34,8 +34,8 @@
     ROW(TEXT, "adapter", adapter, IDENTITY, NULL, false, 0, 0, "DIR", \
         "a PEFT adapter (LoRA, DoRA) to merge into the weights of --model as they are read") \
     ROW(TEXT, "init", init, IDENTITY, NULL, false, 0, 0, "NAME|FILE", \
-        "random weights: gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1.5b, llama3-8b, llama3-70b, llama3-405b, gpt2-tiny, " \
-        "gpt2-small, llama-tiny, or a config.json") \
+        "random weights: gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1.5b, llama3-8b, llama3-70b, llama3-405b, " \
+        "qwen3-0.6b, qwen3-8b, gemma3-1b, smollm3-3b, gpt2-tiny, gpt2-small, llama-tiny, or a config.json") \
     ROW(TEXT, "tokenizer", tokenizer, IDENTITY, NULL, false, 0, 0, "DIR|bytes", \
         "directory of a tokenizer, or bytes (ids 0-255, 256 ends a text); otherwise the model's; with --init, " \
         "which may have none, bytes") \

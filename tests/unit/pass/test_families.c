@@ -1,0 +1,132 @@
+/* Families beside those of test_arch.c: layers of two kinds, texts of multimodal models, limits of positions, presets.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "model/families/families.h"
+
+#define SIZES                                                                                         \
+    "\"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 6, \"vocab_size\": 260, " \
+    "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"pad_token_id\": null, "
+
+static int read(const char *text, struct shore__arch *arch, struct shore_diag *diag) {
+    json_t *config = json_loads(text, 0, NULL);
+    assert_non_null(config);
+    int rc = shore__arch_from_json(config, "config.json", arch, diag);
+    json_decref(config);
+    return rc;
+}
+static struct shore__arch arch_of(const char *text) {
+    struct shore_diag diag = {0};
+    struct shore__arch arch;
+    if (read(text, &arch, &diag)) fail_msg("%s", diag.text);
+    return arch;
+}
+static void expect_refusal(const char *text, const char *part) {
+    struct shore_diag diag = {0};
+    struct shore__arch arch;
+    assert_int_equal(read(text, &arch, &diag), SHORE_EINPUT);
+    if (!strstr(diag.text, part)) fail_msg("\"%s\" does not say \"%s\"", diag.text, part);
+}
+
+static void layers_are_of_two_kinds(void **state) {
+    (void)state;
+    struct shore__arch a = arch_of("{\"model_type\": \"gemma3_text\", " SIZES "\"sliding_window\": 7}");
+    for (uint32_t l = 1; l <= 6; l++)
+        assert_int_equal(shore__layer_kind(&a, l)->window, l == 6 ? 0 : 7);
+    assert_int_equal(shore__layer_kind(&a, 1)->rope, 1);
+    assert_true(a.rope[0].theta == 1e6 && a.rope[1].theta == 1e4);
+    a = arch_of("{\"model_type\": \"gemma2\", " SIZES "\"sliding_window\": 7}");
+    assert_int_equal(shore__layer_kind(&a, 1)->window, 7);
+    assert_int_equal(shore__layer_kind(&a, 2)->window, 0);
+    a = arch_of("{\"model_type\": \"smollm3\", " SIZES "\"no_rope_layer_interval\": 3}");
+    for (uint32_t l = 1; l <= 6; l++)
+        assert_int_equal(shore__layer_kind(&a, l)->unrotated, l % 3 == 0);
+    a = arch_of("{\"model_type\": \"ministral\", " SIZES "\"head_dim\": 16, \"sliding_window\": 7}");
+    assert_int_equal(shore__layer_kind(&a, 6)->window, 7); /* without a list, all of them */
+    expect_refusal("{\"model_type\": \"olmo3\", " SIZES "\"layer_types\": [\"full_attention\"]}", "one entry for each");
+    expect_refusal("{\"model_type\": \"olmo3\", " SIZES "\"sliding_window\": null}", "\"sliding_window\" is null");
+    expect_refusal("{\"model_type\": \"olmo3\", " SIZES "\"rope_theta\": 10000}", "read alike by transformers 4 and 5");
+    expect_refusal("{\"model_type\": \"smollm3\", " SIZES "\"no_rope_layers\": [1, 0]}", "\"no_rope_layers\" is [1,0]");
+}
+
+#define LONGROPE(n)                                                                                              \
+    "{\"model_type\": \"phi3\", " SIZES "\"original_max_position_embeddings\": 8, \"rope_scaling\": {\"type\": " \
+    "\"longrope\", \"short_factor\": [" n "], \"long_factor\": [2, 2, 2, 2, 2, 2, 2, 2]}}"
+
+static void positions_end_where_factors_change(void **state) {
+    (void)state;
+    struct shore__arch a = arch_of(LONGROPE("1, 1, 1, 1, 1, 1, 1, 1"));
+    assert_int_equal(shore__arch_most_positions(&a, 8), 8);
+    assert_int_equal(shore__arch_most_positions(&a, 9), 0);
+    float table_short[8 * 16], table_long[9 * 16];
+    shore__rope_table(&a, 0, 8, table_short);
+    shore__rope_table(&a, 0, 9, table_long);
+    assert_memory_equal(&table_short[2 * 16], &table_long[4 * 16], 16 * sizeof(float)); /* twice as far */
+    expect_refusal(LONGROPE("1, 1"), "\"long_factor\"");
+    expect_refusal("{\"model_type\": \"phi3\", " SIZES "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}}",
+                   "only longrope");
+    expect_refusal("{\"model_type\": \"ministral3\", " SIZES "\"rope_theta\": 1e6}", "yarn is needed");
+}
+
+#define WRAPPED(type, text)                                                                                       \
+    "{\"model_type\": \"" type "\", \"architectures\": [\"X\"], \"vision_config\": {\"a\": 1}, \"text_config\": " \
+    "{\"model_type\": \"mistral\", \"other\": 3, " SIZES text "}}"
+
+static void texts_of_multimodal_models_are_models(void **state) {
+    (void)state;
+    struct shore__arch a = arch_of(WRAPPED("mistral3", "\"head_dim\": 16"));
+    assert_string_equal(a.model_type, "mistral");
+    assert_string_equal(a.wrapper, "mistral3");
+    json_t *config = json_loads(WRAPPED("mistral3", "\"head_dim\": 16"), 0, NULL);
+    struct shore__model *m;
+    char unknown[40];
+    assert_int_equal(shore__model_of_config(&a, config, &m, NULL), 0);
+    assert_string_equal(m->blocks[0].tensors[0].parts[0].name, "language_model.model.embed_tokens.weight");
+    assert_int_equal(shore__config_keys_unknown(m->kept, m->family, unknown, sizeof unknown), 1);
+    assert_string_equal(unknown, "\"other\"");
+    json_t *written = shore__model_to_json(m, &m->arch), *text = json_object_get(written, "text_config");
+    assert_string_equal(json_string_value(json_object_get(written, "model_type")), "mistral3");
+    assert_true(json_is_object(json_object_get(written, "vision_config")));
+    assert_int_equal(json_integer_value(json_object_get(text, "head_dim")), 16);
+    assert_int_equal(json_integer_value(json_object_get(text, "other")), 3);
+    struct shore__arch again;
+    assert_int_equal(shore__arch_from_json(written, "config.json", &again, NULL), 0);
+    assert_string_equal(again.wrapper, "mistral3");
+    json_decref(written);
+    json_decref(config);
+    shore__model_free(m);
+    expect_refusal(WRAPPED("llava", "\"head_dim\": 16"), "only the text of gemma3 and mistral3");
+}
+
+static void presets_have_their_published_sizes(void **state) {
+    static const struct {
+        const char *name;
+        uint64_t parameters;
+    } published[] = {
+        {"qwen3-0.6b", 596049920}, {"qwen3-8b", 8190735360}, {"gemma3-1b", 999885952}, {"smollm3-3b", 3075098624}};
+    (void)state;
+    for (size_t i = 0; i < sizeof published / sizeof *published; i++) {
+        struct shore__arch a;
+        struct shore__model *m;
+        assert_int_equal(shore__arch_preset(published[i].name, 0, &a, NULL), 0);
+        assert_int_equal(shore__model_make(&a, &m, NULL), 0);
+        assert_int_equal(m->parameters, published[i].parameters);
+        shore__model_free(m);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layers_are_of_two_kinds),
+        cmocka_unit_test(positions_end_where_factors_change),
+        cmocka_unit_test(texts_of_multimodal_models_are_models),
+        cmocka_unit_test(presets_have_their_published_sizes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
