@@ -230,16 +230,19 @@ void shore__costs_head(const struct shore__costing *c, uint32_t op) {
 
 /* Elements of a layer's matrices that are trained, and how many of these there are. */
 static uint64_t trained_matrices(const struct shore__model *m, uint32_t layer, uint32_t *count) {
-    uint64_t elems = 0;
+    uint64_t elems = 0, experts = 0; /* of all experts, of which each row has some */
+    uint32_t expert_count = 0;
     *count = 0;
     for (uint32_t b = layer; b; b = b == layer ? m->blocks[b].side : 0)
         for (uint32_t t = 0; t < m->blocks[b].ntensors; t++) {
             const struct shore__model_tensor *tensor = &m->blocks[b].tensors[t];
             if (!tensor->matrix || tensor->rests) continue;
-            elems += tensor->rows * tensor->cols;
-            ++*count;
+            *(tensor->expert ? &experts : &elems) += tensor->rows * tensor->cols;
+            ++*(tensor->expert ? &expert_count : count);
         }
-    return elems;
+    if (!experts) return elems;
+    *count += expert_count / m->arch.experts * m->arch.experts_chosen;
+    return elems + experts / m->arch.experts * m->arch.experts_chosen;
 }
 
 void shore__costs_backward(const struct shore__costing *c, uint32_t op, uint32_t layer) {

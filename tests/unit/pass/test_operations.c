@@ -54,9 +54,35 @@ static void operations_are_of_the_formula(void **state) {
     is_counted("llama3-8b", 32, 4096, 2 * 1024, 2 * 14336, 14336, 128256, 32, 128);
 }
 
+static double of_config(const char *text) {
+    struct shore__arch arch;
+    struct shore__model *m;
+    struct shore_diag diag = {0};
+    json_t *config = json_loads(text, 0, NULL);
+    if (shore__arch_from_json(config, "config.json", &arch, &diag)) fail_msg("%s", diag.text);
+    json_decref(config);
+    assert_int_equal(shore__model_make(&arch, &m, NULL), 0);
+    double operations = counted(m, SHORE_POLICY_KEEP);
+    shore__model_free(m);
+    return operations;
+}
+
+/* A row's experts do what a gated product of their width together does; the router's product comes on top. */
+static void operations_are_of_the_experts_of_a_row(void **state) {
+#define BOTH                                                                                         \
+    "\"num_hidden_layers\": 3, \"hidden_size\": 256, \"num_attention_heads\": 4, \"head_dim\": 64, " \
+    "\"num_key_value_heads\": 2, \"vocab_size\": 1000, "
+    double dense = of_config("{\"model_type\": \"qwen3\", " BOTH "\"intermediate_size\": 384}");
+    double experts = of_config("{\"model_type\": \"qwen3_moe\", " BOTH "\"intermediate_size\": 1, "
+                               "\"moe_intermediate_size\": 96, \"num_experts\": 20, \"num_experts_per_tok\": 4}");
+    double router = 6.0 * 3 * 256 * 20 * SEQUENCES * T;
+    assert_true(fabs(experts / (dense + router) - 1) < 1e-12);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(operations_are_of_the_formula),
+        cmocka_unit_test(operations_are_of_the_experts_of_a_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
