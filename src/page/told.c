@@ -153,6 +153,9 @@ static void describe(struct shore__told *t, const struct shore__run *run) {
         t->steps_wanted = run->settings.steps;
         snprintf(t->what, sizeof t->what, "%s, %s parameters", run->model->arch.model_type,
                  shore__format_count(run->model->parameters).text);
+        if (run->model->trained < run->model->parameters)
+            shore__append(t->what, sizeof t->what, ", of which %s are trained",
+                          shore__format_count(run->model->trained).text);
         return;
     }
     t->beside_imports = shore__contents_of_package(run->contents);
