@@ -31,6 +31,7 @@ struct shore__counted {
     bool *counts;
     size_t capacity; /* of counts */
     struct alike empty, cut;
+    size_t longest; /* tokens of a row, as it is written */
 };
 
 int shore__counted_open(const struct shore__tokenizer *tokenizer, const struct shore__reading *how,
@@ -71,12 +72,23 @@ static void say(const struct shore__counted *c, const struct alike *alike, const
     c->how->note(c->how->note_ctx, text);
 }
 
+/* Padding is computed like any token, so that a length far above the rows' costs time for nothing. */
+static void say_padding(const struct shore__counted *c) {
+    char text[160];
+    if (!c->how->note || !c->longest || c->longest > c->how->row_tokens / 4) return;
+    snprintf(text, sizeof text,
+             "the longest row has %zu tokens, and each is padded to %u: a smaller --seq-len takes less time",
+             c->longest, c->how->row_tokens);
+    c->how->note(c->how->note_ctx, text);
+}
+
 void shore__counted_say(const struct shore__counted *c) {
     char what[64];
     if (!c) return;
     snprintf(what, sizeof what, "longer than %u tokens and cut there", c->how->row_tokens);
     say(c, &c->cut, what);
     say(c, &c->empty, LEFT_OUT);
+    say_padding(c);
 }
 
 void shore__counted_left_out(const struct shore__counted *c, char *text, size_t bytes) {
@@ -121,6 +133,7 @@ static int write_row(struct shore__counted *c, struct shore_diag *diag) {
     }
     while (!any && first < n) /* nothing predicts the first token of a sequence */
         any = c->counts[first++];
+    if (any && n > c->longest) c->longest = n;
     if (any) return shore__token_writer_row(c->writer, c->ids.ids, c->counts, n, diag);
     count_alike(c, &c->empty);
     return 0;

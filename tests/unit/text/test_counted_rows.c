@@ -92,7 +92,8 @@ static void refuse(const char *text, const char *part) {
 
 #define ROWS "{\"prompt\": \"ab\", \"completion\": \"cd\"}\n{\"id\": 7, \"completion\": \"f\", \"prompt\": \"e\"}\n"
 static const struct shore__reading plain = {0}, all = {.all_count = true}, five = {.row_tokens = 5},
-                                   four = {.row_tokens = 4}, all_of_five = {.all_count = true, .row_tokens = 5};
+                                   twenty = {.row_tokens = 20}, four = {.row_tokens = 4},
+                                   all_of_five = {.all_count = true, .row_tokens = 5};
 
 static void completions_and_their_ends_count(void **state) {
     expect(ROWS, &plain, "abc#d#|#ef#|#");
@@ -119,6 +120,9 @@ static void all_tokens_count_where_that_is_asked_for(void **state) {
 static void a_row_is_a_sequence_without_packing(void **state) {
     expect(ROWS, &five, "abc#d#|#ef#|#||");
     assert_string_equal(notes, "");
+    assert_int_equal(build("a.jsonl", ROWS, &twenty, &(struct shore_diag){0}), 0);
+    assert_string_equal(
+        notes, "the longest row has 5 tokens, and each is padded to 20: a smaller --seq-len takes less time\n");
     expect(ROWS, &all_of_five, "ab#c#d#|#ef#|#||"); /* nothing predicts the first one */
     expect(ROWS, &four, "abc#d#ef#|#|");
     assert_non_null(strstr(notes, "1 row is longer than 4 tokens and cut there, the first: "));
