@@ -103,3 +103,22 @@ def test_experts_of_4_bits_are_widened_as_transformers_does(tmp_path, seed):
     ours, said = widened(tmp_path / "model", tmp_path / "place")
     assert "quantization_config" not in said
     check(ours, theirs.state_dict())
+
+
+def test_adapters_train_beside_widened_weights(tmp_path, seed, monkeypatch):
+    """The first loss is the model's own; then they learn, and what is merged into the codes' model is the run's."""
+    quantised("qwen3", tmp_path / "model", monkeypatch)
+    tokens = test_families.make_expected.token_stream(3001, SMALL["vocab_size"], seed=1)
+    test_families.make_expected.write_bin(tmp_path / "data.bin", tokens)
+    fp32 = ["--precision", "fp32", "--memory", "1GiB"]
+    plain, _ = test_families.train(tmp_path / "model", tmp_path, tmp_path / "data.bin", *fp32)
+    adapted, _ = test_families.train(
+        tmp_path / "model", tmp_path, tmp_path / "data.bin", *fp32, "--lora", "r=4,alpha=64"
+    )
+    assert adapted[0][0] == pytest.approx(plain[0][0], rel=1e-6)
+    assert adapted[-1][0] < adapted[0][0]
+    test_families.run("export", tmp_path / "run", "--out", tmp_path / "out")
+    data = ["--data", tmp_path / "data.bin", "--seq-len", test_families.RUN["T"], "--json", "--precision", "fp32"]
+    own = json.loads(test_families.run("eval", tmp_path / "run", *data).stdout)
+    merged = json.loads(test_families.run("eval", tmp_path / "model", "--adapter", tmp_path / "out", *data).stdout)
+    assert merged["loss"] == pytest.approx(own["loss"], rel=2e-6)
