@@ -20,15 +20,15 @@ struct shore__maps {
 
 struct shore__coding {
     struct shore__st_coding base;
-    enum shore__st_type dtype; /* of the numbers that come out, in fp32: they are rounded to it */
+    enum shore__st_type dtype;     /* of the numbers that come out, in fp32: they are rounded to it */
     enum shore__st_type quantized; /* they are rounded to it first */
     struct shore__stored codes, scales;
     /* Bytes: a scale for each block of rows and columns of each matrix. */
     uint64_t rows, cols, block_rows, block_cols;
     float factor; /* what is multiplied in last */
     /* 4 bits: a scale for each `block` codes in turn. */
-    bool high_first;               /* which half of a byte comes first */
-    uint32_t block, nested_block;  /* nested_block: scales are codes too; 0: they are not */
+    bool high_first;              /* which half of a byte comes first */
+    uint32_t block, nested_block; /* nested_block: scales are codes too; 0: they are not */
     const struct shore__maps *maps;
     struct shore__stored nested; /* scales of scales */
     float nested_offset;

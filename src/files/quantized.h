@@ -8,7 +8,7 @@
 enum shore__quant_method {
     SHORE__QUANT_NONE,
     SHORE__QUANT_FP8,          /* NAME of fp8 codes, NAME_scale_inv: a scale for each block of rows and columns */
-    SHORE__QUANT_COMPRESSED, /* compressed-tensors that are not packed: codes of 8 bits, NAME_scale */
+    SHORE__QUANT_COMPRESSED,   /* compressed-tensors that are not packed: codes of 8 bits, NAME_scale */
     SHORE__QUANT_MXFP4,        /* NAME_blocks, NAME_scales: 32 codes of 4 bits share a power of two */
     SHORE__QUANT_BITSANDBYTES, /* 4 bits: nf4 or fp4, as NAME.quant_state... describes it; 8 bits: .weight and .SCB */
 };

@@ -10,8 +10,7 @@ int shore__rotary_fill(const struct shore__model *m, struct shore__compute *c, s
     *out = table.device;
     if (!table.host) return 0;
     for (uint32_t i = 0; i < m->nrotary; i++)
-        shore__rope_table(&m->arch, i, positions,
-                          (float *)table.host + i * positions * m->arch.rotary_dim);
+        shore__rope_table(&m->arch, i, positions, (float *)table.host + i * positions * m->arch.rotary_dim);
     return shore__op_failed(diag, shore__put(c, stream, table.device, table.host, shore__rotary_bytes(m, positions)));
 }
 
