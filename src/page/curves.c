@@ -25,8 +25,8 @@ static void put_legend(struct shore__page *p, const struct shore__told *t, uint3
     const double wide = (SHORE__DRAWN_WIDE - 2 * EDGE) / COLUMNS, gap = 10, of_state = 170;
     for (uint32_t i = 0; i < n; i++) {
         char state[96];
-        uint32_t colour = shore__together_colour(i);
-        double left = EDGE + i % COLUMNS * wide, top = EDGE / 2 + i / COLUMNS * ROW;
+        uint32_t colour = shore__together_colour(i), row = i / COLUMNS;
+        double left = EDGE + i % COLUMNS * wide, top = EDGE / 2 + row * ROW;
         state_of(&t[i], state, sizeof state);
         shore__page_put(p, "<svg x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\"><title>", left, top,
                         wide - gap - (*state ? of_state : 0), ROW);

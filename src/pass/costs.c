@@ -1,5 +1,6 @@
 #include "pass/costs.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -65,6 +66,7 @@ static void product(const struct shore__costing *c, uint32_t op, enum shore_work
     const struct shore__batch_shape *b = &c->f->batch;
     const uint64_t measured = (uint64_t)3 * SHORE__MEASURED_WIDTH * SHORE__MEASURED_WIDTH; /* of a matrix, on average */
     uint64_t left = b->rows % b->unit_rows;
+    assert(matrices);
     compute(c, op, kind, 2 * (b->rows - left) * elems, as_rows(b->unit_rows, elems / matrices, measured));
     compute(c, op, kind, 2 * left * elems, as_rows(left, elems / matrices, measured));
 }

@@ -211,7 +211,7 @@ static int number_of(const struct shore__adapter_config *c, const char *key, con
 int shore__adapter_config_scale(const struct shore__adapter_config *c, const char *module, uint64_t rank, float *scale,
                                 struct shore_diag *diag) {
     const struct shore__shown shown = shore__shown(module);
-    double r, alpha;
+    double r = 0, alpha = 0;
     int rc = is_target(c, module, diag);
     if (rc == 0)
         return refuse(c, "target_modules", diag,
