@@ -19,21 +19,10 @@ struct resolving {
     struct shore_diag *diag;
 };
 
-__attribute__((format(printf, 3, 4))) static int refuse(const struct resolving *r, const struct shore__st_tensor *t,
-                                                        const char *format, ...) {
-    char what[400];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(what, sizeof what, format, args);
-    va_end(args);
-    return shore__fail(r->diag, SHORE_EINPUT, "%s/%s: tensor \"%s\" %s", shore__shown(r->st->directory).text,
-                       shore__shown(r->st->files[t->file]).text, shore__shown(t->name).text, what);
-}
-
 static int misfit(const struct resolving *r, const struct shore__st_tensor *part, const struct shore__st_tensor *of) {
-    return refuse(r, part, "has the shape %s or a type that does not fit %s of shape %s",
-                  shore__shape_text(part->rank, part->shape).text, shore__shown(of->name).text,
-                  shore__shape_text(of->rank, of->shape).text);
+    return shore__st_refuse(r->st, part, r->diag, "has the shape %s or a type that does not fit %s of shape %s",
+                            shore__shape_text(part->rank, part->shape).text, shore__shown(of->name).text,
+                            shore__shape_text(of->rank, of->shape).text);
 }
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
@@ -84,7 +73,8 @@ static int describe_bytes(struct resolving *r, struct shore__st_tensor *t, const
                    across = grid ? scales->shape[scales->rank - 1] : 1;
     const bool fp8 = r->q->method == SHORE__QUANT_FP8;
     if (t->type != SHORE__ST_E4M3 && (fp8 || t->type != SHORE__ST_I8))
-        return refuse(r, t, "has a scale, but is not of F8_E4M3%s: other codes are not read", fp8 ? "" : " or I8");
+        return shore__st_refuse(r->st, t, r->diag, "has a scale, but is not of F8_E4M3%s: other codes are not read",
+                                fp8 ? "" : " or I8");
     if (t->rank < 2 || t->elems == 0 || down == 0 || across == 0) return misfit(r, scales, t);
     c->rows = t->shape[t->rank - 2];
     c->cols = t->shape[t->rank - 1];
@@ -94,10 +84,11 @@ static int describe_bytes(struct resolving *r, struct shore__st_tensor *t, const
     c->block_rows = block_of(c->rows, down, r->q->block[0], fp8);
     c->block_cols = block_of(c->cols, across, r->q->block[1], fp8);
     if (!c->block_rows || !c->block_cols)
-        return refuse(r, scales,
-                      "has the shape %s, which does not divide %s of shape %s into whole blocks of config.json's size",
-                      shore__shape_text(scales->rank, scales->shape).text, shore__shown(t->name).text,
-                      shore__shape_text(t->rank, t->shape).text);
+        return shore__st_refuse(
+            r->st, scales, r->diag,
+            "has the shape %s, which does not divide %s of shape %s into whole blocks of config.json's size",
+            shore__shape_text(scales->rank, scales->shape).text, shore__shown(t->name).text,
+            shore__shape_text(t->rank, t->shape).text);
     c->base.read = shore__coded_bytes;
     if (scales->type == SHORE__ST_BYTE) c->scales.type = SHORE__ST_E8M0;
     if (!fp8) c->quantized = scales->type; /* compressed-tensors multiplies in it */
@@ -115,7 +106,7 @@ static int describe_mxfp4(struct resolving *r, struct shore__st_tensor *t, const
     enum { BYTES = 16 };
     static const float e2m1[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
     if (t->type != SHORE__ST_BYTE || t->rank != 4 || t->shape[3] != BYTES || t->elems == 0)
-        return refuse(r, t, "is not of bytes, of the shape [experts, out, groups, 16]");
+        return shore__st_refuse(r->st, t, r->diag, "is not of bytes, of the shape [experts, out, groups, 16]");
     if ((scales->type != SHORE__ST_BYTE && scales->type != SHORE__ST_E8M0) || scales->rank != 3 ||
         memcmp(scales->shape, t->shape, 3 * sizeof *t->shape) != 0)
         return misfit(r, scales, t);
@@ -139,7 +130,8 @@ static int read_state(const struct resolving *r, const struct shore__st_tensor *
     enum { LIMIT = 4096 };
     char text[LIMIT];
     const char *file = r->st->files[t->file];
-    if (t->type != SHORE__ST_BYTE || t->elems > LIMIT) return refuse(r, t, "is not a text of at most %d bytes", LIMIT);
+    if (t->type != SHORE__ST_BYTE || t->elems > LIMIT)
+        return shore__st_refuse(r->st, t, r->diag, "is not a text of at most %d bytes", LIMIT);
     int rc = shore__read_at(r->st->fds[t->file], text, t->elems, t->offset, file, r->diag);
     return rc ? rc : shore__quant_state_parse(text, t->elems, type, shore__shown(t->name).text, out, r->diag);
 }
@@ -148,7 +140,7 @@ static int read_state(const struct resolving *r, const struct shore__st_tensor *
 static int need(const struct resolving *r, struct shore__st_tensor *t, const char *more, enum shore__st_type type,
                 uint64_t elems, struct shore__stored *out) {
     const struct shore__st_tensor *part = beside(r, t, "", more);
-    if (!part) return refuse(r, t, "lacks %s%s", shore__shown(t->name).text, more);
+    if (!part) return shore__st_refuse(r->st, t, r->diag, "lacks %s%s", shore__shown(t->name).text, more);
     if (part->type != type || part->elems != elems) return misfit(r, part, t);
     take(r, part);
     *out = shore__stored_of(part);
@@ -164,8 +156,9 @@ static int need_map(struct resolving *r, struct shore__st_tensor *t, const char 
     int rc = need(r, t, more, SHORE__ST_F32, elems, &stored);
     if (rc == 0) rc = shore__safetensors_read(r->st, part, 0, elems, map, r->diag);
     if (rc == 0 && *there && memcmp(map, kept, elems * sizeof *map) != 0)
-        return refuse(r, part,
-                      "has other numbers than those of the tensors before it: bitsandbytes has one map for all");
+        return shore__st_refuse(
+            r->st, part, r->diag,
+            "has other numbers than those of the tensors before it: bitsandbytes has one map for all");
     *there = true;
     if (rc == 0) memcpy(kept, map, elems * sizeof *map);
     return rc;
@@ -177,8 +170,8 @@ static int describe_4bit(struct resolving *r, struct shore__st_tensor *t, const 
     int rc = read_state(r, state, ends_with(state->name, "nf4") ? "nf4" : "fp4", &s);
     if (rc) return rc;
     if (t->type == SHORE__ST_OTHER || t->elems * t->bytes != s.elems / 2 + s.elems % 2)
-        return refuse(r, t, "has another number of codes than the shape %s in %s needs",
-                      shore__shape_text(s.rank, s.shape).text, shore__shown(state->name).text);
+        return shore__st_refuse(r->st, t, r->diag, "has another number of codes than the shape %s in %s needs",
+                                shore__shape_text(s.rank, s.shape).text, shore__shown(state->name).text);
     const uint64_t blocks = (s.elems - 1) / s.blocksize + 1;
     const enum shore__st_type type = s.nested_blocksize ? SHORE__ST_BYTE : SHORE__ST_F32;
     rc = need(r, t, ".absmax", type, blocks, &c->scales);
@@ -208,7 +201,8 @@ static int describe_int8(struct resolving *r, struct shore__st_tensor *t, const 
         scales->type != SHORE__ST_F32)
         return misfit(r, scales, t);
     int rc = format && format->elems == 1 ? shore__safetensors_read(r->st, format, 0, 1, &value, r->diag) : 0;
-    if (rc == 0 && value != 0) rc = refuse(r, format, "says that rows are stored in another order than one by one");
+    if (rc == 0 && value != 0)
+        rc = shore__st_refuse(r->st, format, r->diag, "says that rows are stored in another order than one by one");
     take(r, format);
     c->base.read = shore__coded_bytes;
     c->rows = t->shape[0];
@@ -247,7 +241,7 @@ static int check_plain(const struct resolving *r, const struct shore__st_tensor 
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (kinds[i].method == r->q->method)
             shore__append(lacks, sizeof lacks, "%s...%s", *lacks ? ", " : "", kinds[i].scales);
-    return refuse(r, t, "holds codes, but what scales them is missing (%s beside it)", lacks);
+    return shore__st_refuse(r->st, t, r->diag, "holds codes, but what scales them is missing (%s beside it)", lacks);
 }
 
 static int by_name(const void *a, const void *b) {
@@ -269,7 +263,8 @@ static int drop_taken(const struct resolving *r) {
     if (kept) qsort(st->tensors, kept, sizeof *st->tensors, by_name);
     for (uint32_t i = 1; i < kept; i++)
         if (strcmp(st->tensors[i - 1].name, st->tensors[i].name) == 0)
-            return refuse(r, &st->tensors[i], "stands twice: as it is, and as codes with scales");
+            return shore__st_refuse(r->st, &st->tensors[i], r->diag,
+                                    "stands twice: as it is, and as codes with scales");
     return 0;
 }
 

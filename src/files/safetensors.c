@@ -2,7 +2,9 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -34,6 +36,18 @@ static int by_name_and_file(const void *a, const void *b) {
 const struct shore__st_tensor *shore__safetensors_find(const struct shore__safetensors *st, const char *name) {
     struct shore__st_tensor key = {.name = (char *)name};
     return st->ntensors == 0 ? NULL : bsearch(&key, st->tensors, st->ntensors, sizeof key, by_name);
+}
+
+int shore__st_refuse(const struct shore__safetensors *st, const struct shore__st_tensor *t, struct shore_diag *diag,
+                     const char *format, ...) {
+    char what[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    return shore__fail(diag, SHORE_EINPUT, "%s: the tensor %s %s",
+                       shore__shown(shore__path_in(st->directory, st->files[t->file]).text).text,
+                       shore__shown(t->name).text, what);
 }
 
 /* Whether a shard's name leads out of the directory. */

@@ -62,6 +62,10 @@ int shore__safetensors_open_file(const char *directory, const char *name, struct
                                  struct shore_diag *diag);
 void shore__safetensors_close(struct shore__safetensors *st);
 const struct shore__st_tensor *shore__safetensors_find(const struct shore__safetensors *st, const char *name);
+/* Refuses a tensor (SHORE_EINPUT): the sentence begins with the file and the tensor's name. */
+__attribute__((format(printf, 4, 5))) int shore__st_refuse(const struct shore__safetensors *st,
+                                                           const struct shore__st_tensor *t, struct shore_diag *diag,
+                                                           const char *format, ...);
 /* Whether its elements are numbers that a weight may have. */
 static inline bool shore__st_is_weight(const struct shore__st_tensor *t) {
     return t->type < SHORE__ST_BYTE;

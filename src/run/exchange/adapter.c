@@ -35,18 +35,6 @@ struct shore__adapter {
     float *factors; /* DoRA: of each output; NULL: none */
 };
 
-__attribute__((format(printf, 4, 5))) static int refuse(const struct shore__adapter *a,
-                                                        const struct shore__st_tensor *t, struct shore_diag *diag,
-                                                        const char *format, ...) {
-    char what[400];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(what, sizeof what, format, args);
-    va_end(args);
-    return shore__fail(diag, SHORE_EINPUT, "%s/%s: the tensor %s %s", shore__shown(a->files->directory).text,
-                       weights_name, shore__shown(t->name).text, what);
-}
-
 /* ---- tensors and the weights that they are for ------------------------------------------------------------------- */
 
 /* The number of the model's tensor of this name, or of the one that is tied to it; nshapes: there is none. */
@@ -79,7 +67,7 @@ static int place(struct shore__adapter *a, const struct shore__st_tensor *t, str
     bool tied = false;
     int kind = 0;
     if (strncmp(t->name, prefix, sizeof prefix - 1) != 0 || strlen(t->name) + 16 > sizeof name)
-        return refuse(a, t, diag, "is not named as PEFT names tensors (%s...)", prefix);
+        return shore__st_refuse(a->files, t, diag, "is not named as PEFT names tensors (%s...)", prefix);
     snprintf(name, sizeof name, "%s", t->name + sizeof prefix - 1);
     while (kind < INSTEAD && !cut(name, ends[kind]))
         kind++;
@@ -95,19 +83,21 @@ static int place(struct shore__adapter *a, const struct shore__st_tensor *t, str
         shape = shape_of(a->contents, name, &tied);
     }
     if (shape == a->contents->nshapes)
-        return refuse(a, t, diag, "is for %s, which the model does not have, or which Longshore does not merge",
-                      shore__shown(name).text);
+        return shore__st_refuse(a->files, t, diag,
+                                "is for %s, which the model does not have, or which Longshore does not merge",
+                                shore__shown(name).text);
     if (t->type != SHORE__ST_F32 && t->type != SHORE__ST_BF16 && t->type != SHORE__ST_F16)
-        return refuse(a, t, diag, "has a type that Longshore does not read: it reads F32, BF16 and F16");
+        return shore__st_refuse(a->files, t, diag,
+                                "has a type that Longshore does not read: it reads F32, BF16 and F16");
     if (tied)
-        return refuse(
-            a, t, diag,
+        return shore__st_refuse(
+            a->files, t, diag,
             "changes the embedding or the head, which are one tensor in this model: merged into one, it would "
             "change the other, too");
     struct target *target = &a->targets[shape];
     const struct shore__st_tensor **slots[] = {&target->a, &target->b, &target->magnitude,
                                                &target->a, &target->b, &target->instead};
-    if (*slots[kind]) return refuse(a, t, diag, "stands beside another one for the same weight");
+    if (*slots[kind]) return shore__st_refuse(a->files, t, diag, "stands beside another one for the same weight");
     *slots[kind] = t;
     target->embedding |= kind >= EMBEDDING && kind < INSTEAD;
     return 0;
@@ -125,8 +115,8 @@ static int check_instead(const struct shore__adapter *a, const struct target *t,
         wrapped = weight < a->contents->nshapes && a->targets[weight].a;
     }
     if (wrapped == (strstr(t->instead->name, ".base_layer.") != NULL)) return 0;
-    return refuse(a, t->instead, diag, "is for a module that %s by the adapter: PEFT would ignore it",
-                  wrapped ? "is wrapped" : "is not wrapped");
+    return shore__st_refuse(a->files, t->instead, diag, "is for a module that %s by the adapter: PEFT would ignore it",
+                            wrapped ? "is wrapped" : "is not wrapped");
 }
 
 static bool has_shape(const struct shore__st_tensor *t, uint32_t rank, uint64_t rows, uint64_t cols) {
@@ -143,25 +133,30 @@ static int fit(struct shore__adapter *a, uint32_t number, const struct shore__ad
     if (rc || (!t->a && !t->b && !t->magnitude && !t->instead)) return rc;
     if (t->instead && (t->instead->rank != shape->rank ||
                        memcmp(t->instead->shape, shape->dims, shape->rank * sizeof *shape->dims) != 0))
-        return refuse(a, t->instead, diag, "has the shape %s, but that of the model has %s",
-                      shore__shape_text(t->instead->rank, t->instead->shape).text,
-                      shore__shape_text(shape->rank, shape->dims).text);
+        return shore__st_refuse(a->files, t->instead, diag, "has the shape %s, but that of the model has %s",
+                                shore__shape_text(t->instead->rank, t->instead->shape).text,
+                                shore__shape_text(shape->rank, shape->dims).text);
     if (!t->a && !t->b && !t->magnitude) return 0;
     if (!t->a || !t->b)
-        return refuse(a, t->a ? t->a : t->b ? t->b : t->magnitude, diag, "stands without its other half");
+        return shore__st_refuse(a->files,
+                                t->a   ? t->a
+                                : t->b ? t->b
+                                       : t->magnitude,
+                                diag, "stands without its other half");
     /* transformers' Conv1D, of GPT-2 alone, has its inputs first, and so has an embedding */
     bool inputs_first = t->embedding || (strcmp(model_type, "gpt2") == 0 && strcmp(shape->name, "lm_head.weight") != 0);
     uint64_t in = shape->dims[!inputs_first], out = shape->dims[inputs_first];
     if (shape->rank != 2 || t->a->rank != 2 || !has_shape(t->a, 2, t->a->shape[0], in) ||
         !has_shape(t->b, 2, out, t->a->shape[0]))
-        return refuse(a, t->a, diag, "has the shape %s, and its other half %s, which do not fit the weight's %s",
-                      shore__shape_text(t->a->rank, t->a->shape).text, shore__shape_text(t->b->rank, t->b->shape).text,
-                      shore__shape_text(shape->rank, shape->dims).text);
+        return shore__st_refuse(
+            a->files, t->a, diag, "has the shape %s, and its other half %s, which do not fit the weight's %s",
+            shore__shape_text(t->a->rank, t->a->shape).text, shore__shape_text(t->b->rank, t->b->shape).text,
+            shore__shape_text(shape->rank, shape->dims).text);
     if (config->dora != (t->magnitude != NULL) || (t->magnitude && !has_shape(t->magnitude, 1, out, 0)))
-        return refuse(a, t->magnitude ? t->magnitude : t->a, diag, "does not go with \"use_dora\": %s",
-                      !t->magnitude  ? "there is no lora_magnitude_vector beside it"
-                      : config->dora ? "it has not one number for each output"
-                                     : "that is false");
+        return shore__st_refuse(a->files, t->magnitude ? t->magnitude : t->a, diag, "does not go with \"use_dora\": %s",
+                                !t->magnitude  ? "there is no lora_magnitude_vector beside it"
+                                : config->dora ? "it has not one number for each output"
+                                               : "that is false");
     t->rank = t->a->shape[0];
     t->inputs_first = inputs_first != shape->transposed;
     t->rows = t->inputs_first ? in : out;

@@ -14,18 +14,6 @@ static bool ends_with(const char *name, const char *end) {
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
-__attribute__((format(printf, 4, 5))) static int refuse(const struct shore__safetensors *files,
-                                                        const struct shore__st_tensor *t, struct shore_diag *diag,
-                                                        const char *format, ...) {
-    char what[400];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(what, sizeof what, format, args);
-    va_end(args);
-    return shore__fail(diag, SHORE_EINPUT, "%s: the tensor %s %s", shore__shown(files->directory).text,
-                       shore__shown(t->name).text, what);
-}
-
 int shore__tensors_open(const char *directory, const struct shore__arch *arch, struct shore__safetensors **out,
                         struct shore_diag *diag) {
     int rc = shore__safetensors_open(directory, out, diag);
@@ -107,15 +95,17 @@ int shore__tensors_refuse_wrapped(const struct shore__safetensors *files, struct
             const char *words = wrappers[w].words, *whose = wrappers[w].whose;
             if (!has_words(t->name, words)) continue;
             if (!whose)
-                return refuse(files, t, diag,
-                              "has \"%s.\" in its name: these are the weights of a PEFT model whose adapter is not "
-                              "merged; in Python, model.merge_and_unload().save_pretrained(DIR) does that",
-                              words);
-            return refuse(files, t, diag,
-                          "has \"%s.\" in its name, which %s adds: save the model inside it (save_pretrained), or "
-                          "rename the tensors, in Python with safetensors.torch: "
-                          "save_file({k.replace(\"%s.\", \"\"): v for k, v in load_file(F).items()}, F)",
-                          words, whose, words);
+                return shore__st_refuse(
+                    files, t, diag,
+                    "has \"%s.\" in its name: these are the weights of a PEFT model whose adapter is not "
+                    "merged; in Python, model.merge_and_unload().save_pretrained(DIR) does that",
+                    words);
+            return shore__st_refuse(
+                files, t, diag,
+                "has \"%s.\" in its name, which %s adds: save the model inside it (save_pretrained), or "
+                "rename the tensors, in Python with safetensors.torch: "
+                "save_file({k.replace(\"%s.\", \"\"): v for k, v in load_file(F).items()}, F)",
+                words, whose, words);
         }
     return 0;
 }
@@ -175,16 +165,17 @@ static int check_frequencies(const struct shore__safetensors *files, const struc
     unscaled.rope[0].kind = SHORE__ROPE_DEFAULT;
     size_t half = arch->rotary_dim / 2;
     if (t->elems != half || half > sizeof stored / sizeof *stored)
-        return refuse(files, t, diag, "holds %llu rotary frequencies, but config.json asks for %zu",
-                      (unsigned long long)t->elems, half);
+        return shore__st_refuse(files, t, diag, "holds %llu rotary frequencies, but config.json asks for %zu",
+                                (unsigned long long)t->elems, half);
     int rc = shore__safetensors_read(files, t, 0, half, stored, diag);
     for (size_t i = 0; rc == 0 && i < half; i++) {
         float wanted = shore__rope_frequency(arch, 0, i);
         if (are_alike(stored[i], wanted) || are_alike(stored[i], shore__rope_frequency(&unscaled, 0, i))) continue;
-        rc = refuse(files, t, diag,
-                    "holds the rotary frequency %g at [%zu], but rope_theta and rope_scaling of config.json make it "
-                    "%g: they do not belong to these weights",
-                    (double)stored[i], i, (double)wanted);
+        rc = shore__st_refuse(
+            files, t, diag,
+            "holds the rotary frequency %g at [%zu], but rope_theta and rope_scaling of config.json make it "
+            "%g: they do not belong to these weights",
+            (double)stored[i], i, (double)wanted);
     }
     return rc;
 }
@@ -194,17 +185,18 @@ static int check_mask(const struct shore__safetensors *files, const struct shore
                       struct shore_diag *diag) {
     uint64_t n = t->rank >= 2 ? t->shape[t->rank - 1] : 0;
     if (n == 0 || t->elems / n != n || t->elems % n || t->shape[t->rank - 2] != n)
-        return refuse(files, t, diag, "is not a mask of attention, which a gpt2 model has by this name");
+        return shore__st_refuse(files, t, diag, "is not a mask of attention, which a gpt2 model has by this name");
     float *row = malloc(n * sizeof *row);
     int rc = row ? 0 : shore__out_of_memory(diag);
     for (uint64_t r = 0; rc == 0 && r < n; r++) {
         rc = shore__safetensors_read(files, t, r * n, n, row, diag);
         for (uint64_t c = 0; rc == 0 && c < n; c++)
             if (row[c] != (c <= r))
-                rc = refuse(files, t, diag,
-                            "is a mask that hides other positions than those that follow (%g at [%llu, %llu]): such a "
-                            "model is not supported",
-                            (double)row[c], (unsigned long long)r, (unsigned long long)c);
+                rc = shore__st_refuse(
+                    files, t, diag,
+                    "is a mask that hides other positions than those that follow (%g at [%llu, %llu]): such a "
+                    "model is not supported",
+                    (double)row[c], (unsigned long long)r, (unsigned long long)c);
     }
     free(row);
     return rc;
@@ -215,7 +207,8 @@ static int check_masked_score(const struct shore__safetensors *files, const stru
                               struct shore_diag *diag) {
     float value = 0;
     int rc = t->elems == 1 ? shore__safetensors_read(files, t, 0, 1, &value, diag) : 0;
-    if (rc == 0 && !(value <= -9000)) rc = refuse(files, t, diag, "is above -10000, so masked positions would count");
+    if (rc == 0 && !(value <= -9000))
+        rc = shore__st_refuse(files, t, diag, "is above -10000, so masked positions would count");
     return rc;
 }
 
@@ -232,12 +225,13 @@ int shore__tensor_check_unused(const struct shore__safetensors *files, const str
         return check_frequencies(files, arch, t, diag);
     bool same = false, head = t == find_head(files, arch);
     if (arch->wrapper && !head && !has_words(t->name, "language_model")) /* of what reads images */
-        return t->coding ? refuse(files, t, diag,
-                                  "is quantised, but is not of the text, which alone is widened: dequantise the model "
-                                  "(in Python, model.dequantize()) and save it")
+        return t->coding ? shore__st_refuse(
+                               files, t, diag,
+                               "is quantised, but is not of the text, which alone is widened: dequantise the model "
+                               "(in Python, model.dequantize()) and save it")
                          : 0;
     int rc = arch->tied && head ? head_is_embedding(files, arch, &same, diag) : 0;
     if (rc < 0 || same) return rc;
-    return refuse(files, t, diag, "is not part of a %s model as config.json has it%s", arch->model_type,
-                  which_says_no(arch, t->name));
+    return shore__st_refuse(files, t, diag, "is not part of a %s model as config.json has it%s", arch->model_type,
+                            which_says_no(arch, t->name));
 }
