@@ -119,12 +119,17 @@ LONGROPE = {
 LONGROPE |= {"long_factor": [2.0, 2.5, 3.0, 4.0], "original_max_position_embeddings": 512}
 
 
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 768, "num_hidden_layers": 2}
+
+
 def plain_bpe():
     return byte_level(CL100K % "")
 
 
 CASES = {
     "qwen3": (lambda: tiny("Qwen3", head_dim=128), plain_bpe),
+    "qwen3moe": (lambda: tiny("Qwen3Moe", **EXPERTS, norm_topk_prob=True), plain_bpe),
+    "olmoe": (lambda: tiny("Olmoe", **EXPERTS, num_key_value_heads=4), plain_bpe),
     "smollm3": (lambda: tiny("SmolLM3", tie_word_embeddings=True), plain_bpe),
     "phi3": (lambda: tiny("Phi3", rope_parameters=LONGROPE, max_position_embeddings=1024), plain_bpe),
     "olmo2": (lambda: tiny("Olmo2"), plain_bpe),
@@ -138,7 +143,7 @@ CASES = {
     "qwen2": (qwen2, lambda: byte_level(CL100K % "")),
 }
 ARCHITECTURE = {"llama3": "llama", "mistral": "llama", "olmo3": "olmo2"}
-UNKNOWN_TO_TRANSFORMERS = {"olmo2", "olmo3", "smollm3", "phi3"}  # of Phi-3 it takes the usual padding token
+UNKNOWN_TO_TRANSFORMERS = {"olmo2", "olmo3", "olmoe", "smollm3", "phi3"}  # of Phi-3 it takes the usual padding token
 DIVISION = dict.fromkeys(CASES, "qwen2") | {
     "gpt2": "gpt-2",
     "llama": "default",
@@ -215,6 +220,10 @@ PARTS = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.experts.gate_proj": "ffn_gate_exps",
+    "mlp.experts.up_proj": "ffn_up_exps",
+    "mlp.experts.down_proj": "ffn_down_exps",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
     "self_attn.qkv_proj": "attn_qkv",
@@ -246,7 +255,7 @@ def expected(name, value, config):
         value = value.float() + 1
     if config["model_type"] in ("llama", "mistral", "smollm3") and ("q_proj" in name or "k_proj" in name):
         value = moved(value, config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"])
-    fp32 = value.ndim == 1 or new == "position_embd"
+    fp32 = value.ndim == 1 or new == "position_embd" or "gate_inp" in new
     return f"{new}.{end}", value.float() if fp32 else value
 
 
@@ -279,7 +288,11 @@ def exported(request, tmp_path_factory):
 def test_each_tensor_is_that_of_the_directory(exported, dtype):
     _, place = exported
     file, config = Gguf(place / f"{dtype}.gguf"), json.loads((place / dtype / "config.json").read_text())
-    theirs = dict(expected(n, v, config) for n, v in load_file(place / dtype / "model.safetensors").items())
+    stored = load_file(place / dtype / "model.safetensors")
+    for name in [name for name in stored if ".experts.0." in name]:
+        each = [stored.pop(name.replace(".experts.0.", f".experts.{i}.")) for i in range(EXPERTS["num_experts"])]
+        stored[name.replace(".experts.0.", ".experts.")] = torch.stack(each)
+    theirs = dict(expected(n, v, config) for n, v in stored.items())
     assert file.meta["general.file_type"] == {"fp32": 0, "fp16": 1, "bf16": 32}[dtype]
     frequencies = file.tensors.pop("rope_freqs.weight", None)
     for kind in ("short", "long"):
@@ -365,8 +378,9 @@ def test_llama_cpp_loads_it_and_generates_the_same(exported):
     assert tokens == expected
 
 
-def refused(place, *what):
-    out = subprocess.run([PROGRAM, "export", *map(str, what)], capture_output=True, text=True)
+def refused(place, *what, limit="unlimited"):
+    how = ["bash", "-c", f'ulimit -f {limit}; exec "$@"', "-", PROGRAM, "export", *map(str, what)]
+    out = subprocess.run(how, capture_output=True, text=True)
     assert out.returncode != 0 and not list(place.glob("*.partial")), out.stderr
     return out.stderr
 
@@ -382,6 +396,8 @@ def test_what_cannot_be_written_is_refused(tmp_path, seed):
     assert (tmp_path / "there").read_text() == "mine"
     assert "leave out --moments" in refused(tmp_path, tmp_path / "run", *gguf, tmp_path / "a", "--moments")
     assert "No such file" in refused(tmp_path, tmp_path / "run", *gguf, tmp_path / "none" / "a")
+    assert "cannot make it" in refused(tmp_path, tmp_path / "run", *gguf, tmp_path / "a.gguf", limit=100)
+    assert not [name for name in tmp_path.iterdir() if "a.gguf" in name.name]
     program("export", tmp_path / "run", *gguf, tmp_path / "a.gguf")
     assert Gguf(tmp_path / "a.gguf").meta["tokenizer.ggml.eos_token_id"] == 256
     configs = {

@@ -19,6 +19,7 @@ struct family {
     bool behind;       /* norms stand behind attention and product, too, and the one behind attention has that name */
     bool windows;      /* llama.cpp knows which layers have a window, and their angles */
     bool caps;         /* scores and logits are capped */
+    bool renormalised; /* the weights of a row's experts sum to 1 */
     uint32_t layers;   /* of the size whose scores are divided by the root of d_model / n_head; 0: of none */
 };
 static const struct family families[] = {
@@ -28,6 +29,8 @@ static const struct family families[] = {
     {"smollm3", "smollm3", SHORE__SILU, .pairs = true},
     {"qwen2", "qwen2", SHORE__SILU, .pairs = false},
     {"qwen3", "qwen3", SHORE__SILU, .pairs = false},
+    {"qwen3_moe", "qwen3moe", SHORE__SILU, .renormalised = true},
+    {"olmoe", "olmoe", SHORE__SILU, .pairs = false},
     {"phi3", "phi3", SHORE__SILU, .pairs = false},
     {"olmo2", "olmo2", SHORE__SILU, .behind = true},
     {"olmo3", "olmo2", SHORE__SILU, .behind = true, .windows = true},
@@ -54,6 +57,10 @@ static const struct {
     {"model.layers.#.pre_feedforward_layernorm", "blk.#.ffn_norm"},
     {"model.layers.#.post_feedforward_layernorm", "blk.#.post_ffw_norm"},
     {"model.layers.#.mlp.gate_up_proj", "blk.#.ffn_up"},
+    {"model.layers.#.mlp.gate", "blk.#.ffn_gate_inp"},
+    {"model.layers.#.mlp.experts.gate_proj", "blk.#.ffn_gate_exps"},
+    {"model.layers.#.mlp.experts.up_proj", "blk.#.ffn_up_exps"},
+    {"model.layers.#.mlp.experts.down_proj", "blk.#.ffn_down_exps"},
     {"model.layers.#.mlp.gate_proj", "blk.#.ffn_gate"},
     {"model.layers.#.mlp.up_proj", "blk.#.ffn_up"},
     {"model.layers.#.mlp.down_proj", "blk.#.ffn_down"},
@@ -71,6 +78,7 @@ static const struct {
 /* How a tensor of Hugging Face's files is written. */
 struct written {
     uint32_t tensor;       /* its number in the file */
+    uint64_t first;        /* elements before it: it is one of the experts of a layer */
     uint64_t cols, halves; /* halves: rows of half a head, whose dimensions are moved; 0: none are */
     bool narrowed;         /* fp32 in the file, with the numbers of fp16 */
     bool from_1;           /* 1 is added: the gain of the norm */
@@ -81,6 +89,10 @@ struct job {
     const struct shore__arch *arch;
     struct shore__contents *contents;
     struct written *written; /* by contents->shapes */
+    struct {                 /* tensors of all experts of a layer: of gates, ups and downs */
+        char name[128];
+        uint32_t tensor;
+    } stacked[3];
     struct shore__gguf *gguf;
     enum shore__st_type type;
 };
@@ -193,6 +205,11 @@ static int put_metadata(const struct job *job, const char *name, struct shore_di
     put_count(job, "embedding_length", a->d_model);
     put_count(job, "feed_forward_length", a->d_ff);
     put_count(job, "attention.head_count", a->n_head);
+    if (a->experts) {
+        put_count(job, "expert_count", a->experts);
+        put_count(job, "expert_used_count", a->experts_chosen);
+        put_count(job, "expert_feed_forward_length", a->expert_ff);
+    }
     put_number(job, a->norm == SHORE__LAYER_NORM ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
                a->norm_eps);
     if (a->learned_positions) return 0;
@@ -233,6 +250,27 @@ static bool rename_tensor(const struct family *family, const char *theirs, char 
     return false;
 }
 
+/* The number of the expert in a name, which is cut out of it; -1: there is none. */
+static int64_t cut_expert(char *name) {
+    char *at = strstr(name, ".experts."), *end = NULL;
+    if (!at) return -1;
+    at += strlen(".experts.");
+    long expert = strtol(at, &end, 10);
+    if (end == at || *end != '.') return -1;
+    memmove(at, end + 1, strlen(end + 1) + 1);
+    return expert;
+}
+
+/* Declares the tensor of all experts of a layer, once. */
+static uint32_t stack(struct job *job, const char *name, const struct shore_shape *s) {
+    const uint64_t dims[3] = {job->arch->experts, s->dims[0], s->dims[1]};
+    for (size_t i = 0; i < 3; i++)
+        if (strcmp(job->stacked[i].name, name) == 0) return job->stacked[i].tensor;
+    memmove(&job->stacked[1], &job->stacked[0], 2 * sizeof job->stacked[0]);
+    snprintf(job->stacked[0].name, sizeof job->stacked[0].name, "%s", name);
+    return job->stacked[0].tensor = shore__gguf_tensor(job->gguf, name, 3, dims, job->type);
+}
+
 static bool ends_with(const char *name, const char *module) {
     const char *at = strstr(name, module);
     return at && at[strlen(module)] == '.';
@@ -241,8 +279,10 @@ static bool ends_with(const char *name, const char *module) {
 static int declare(struct job *job, uint32_t number, struct shore_diag *diag) {
     struct shore_shape *s = &job->contents->shapes[number];
     struct written *w = &job->written[number];
-    char name[128];
-    if (!rename_tensor(job->family, s->name, name))
+    char name[128], theirs[256];
+    snprintf(theirs, sizeof theirs, "%s", s->name);
+    const int64_t expert = cut_expert(theirs);
+    if (!rename_tensor(job->family, theirs, name))
         return shore__fail(diag, SHORE_EINPUT, "the tensor %s has no name in GGUF that Longshore knows",
                            shore__shown(s->name).text);
     if (job->family->inputs_first && s->rank == 2 && strstr(s->name, ".c_")) {
@@ -251,13 +291,16 @@ static int declare(struct job *job, uint32_t number, struct shore_diag *diag) {
         s->dims[1] = rows;
         s->transposed = !s->transposed;
     }
-    bool plain = s->rank < 2 || strcmp(name, "position_embd.weight") == 0; /* which llama.cpp has in fp32 */
+    /* what llama.cpp has in fp32 */
+    bool plain = s->rank < 2 || strcmp(name, "position_embd.weight") == 0 || ends_with(name, "ffn_gate_inp");
     w->from_1 = s->rank == 1 && job->arch->norm == SHORE__RMS_NORM_FROM_1 && ends_with(name, "norm");
     w->narrowed = plain && job->type == SHORE__ST_F16;
     w->cols = s->rank == 2 ? s->dims[1] : 1;
     if (job->family->pairs && (ends_with(s->name, "q_proj") || ends_with(s->name, "k_proj")))
         w->halves = job->arch->head_dim / 2;
-    w->tensor = shore__gguf_tensor(job->gguf, name, s->rank, s->dims, plain ? SHORE__ST_F32 : job->type);
+    w->first = expert > 0 ? (uint64_t)expert * s->dims[0] * s->dims[1] : 0;
+    w->tensor = expert >= 0 ? stack(job, name, s)
+                            : shore__gguf_tensor(job->gguf, name, s->rank, s->dims, plain ? SHORE__ST_F32 : job->type);
     return 0;
 }
 
@@ -265,6 +308,7 @@ static int put_values(const struct job *job, const struct written *w, uint64_t f
                       const float *values, struct shore_diag *diag) {
     float changed[256];
     int rc = 0;
+    first += w->first;
     if (!w->narrowed && !w->from_1) return shore__gguf_put(job->gguf, w->tensor, first, count, values, diag);
     for (uint64_t done = 0, n; rc == 0 && done < count; done += n) {
         n = count - done < 256 ? count - done : 256;
@@ -325,6 +369,9 @@ static int find_family(const struct shore__arch *a, const struct family **out, s
                            "Longshore writes no GGUF of %s: export without GGUF, and convert that with llama.cpp's "
                            "convert_hf_to_gguf.py",
                            a->model_type);
+    if (a->experts && a->experts_renormalised != (*out)->renormalised)
+        return shore__fail(diag, SHORE_EINPUT, "llama.cpp expects \"norm_topk_prob\" to be %s in %s",
+                           (*out)->renormalised ? "true" : "false", (*out)->architecture);
     if (a->act == (*out)->act) return 0;
     return shore__fail(diag, SHORE_EINPUT, "llama.cpp computes %s with another activation than this model has",
                        (*out)->architecture);
