@@ -90,6 +90,8 @@ refused "the head" "the target 'lm_head' is no product" "${fresh[@]}" --lora tar
 refused "dropout" "dropout of adapters is 0 here" "${fresh[@]}" --lora r=8,dropout=0.1
 refused "a key" "takes r=, alpha=.*did you mean alpha" "${fresh[@]}" --lora alph=8
 refused "no rank" "a rank is a whole number from 1" "${fresh[@]}" --lora r=0
+refused "a key twice" "r=4: its key stands twice" "${fresh[@]}" --lora r=8,r=4
+refused "a key behind a blank" "--lora alpha=0: a number above 0" "${fresh[@]}" --lora "r=8, alpha=0"
 refused "both" "--lora or --freeze" "${fresh[@]}" --lora r=8 --freeze '*mlp*'
 refused "random weights" "--lora needs --model" train "${common[@]}" --drive ram: --out "$place/none" --init "$place/llama.json" --lora r=8
 done_testing

@@ -30,6 +30,17 @@ static bool read_real(const char *text, double *out) {
     return *text && !*end && isfinite(*out);
 }
 
+/* Refuses a key that was there before. seen: bits. */
+static int meet_key(const char *item, unsigned *seen, struct shore_diag *diag) {
+    for (unsigned k = 0; k < sizeof keys / sizeof *keys; k++) {
+        size_t n = strlen(keys[k]);
+        if (strncmp(item, keys[k], n) != 0 || item[n] != '=') continue;
+        if (*seen & 1u << k) return refuse(item, "its key stands twice", diag);
+        *seen |= 1u << k;
+    }
+    return 0;
+}
+
 /* Reads KEY=VALUE. target's value begins the list of targets. */
 static int read_key(struct shore__lora_text *o, const char *item, const char *value, struct shore_diag *diag) {
     double dropout;
@@ -64,13 +75,16 @@ static int add_target(struct shore__lora_text *o, const char *name, struct shore
 int shore__lora_read(const char *text, struct shore__lora_text *o, struct shore_diag *diag) {
     *o = (struct shore__lora_text){.lora = {.rank = 8, .alpha = 8}, .text = strdup(text)};
     bool targets = false;
+    unsigned seen = 0;
     int rc = o->text ? 0 : shore__out_of_memory(diag);
     o->lora.targets = o->targets;
     for (char *at = o->text; !rc && at;) {
         char *item = at, *comma = strchr(at, ','), *equals;
         if (comma) *comma = 0;
         at = comma ? comma + 1 : NULL;
+        item += item == o->text ? 0 : strspn(item, " ");
         equals = strchr(item, '=');
+        if ((rc = meet_key(item, &seen, diag))) break;
         targets = equals ? !strncmp(item, "target=", 7) : targets;
         if (targets)
             rc = add_target(o, equals ? equals + 1 : item, diag);
