@@ -1,9 +1,11 @@
 #include "run/exchange/towers.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/diag.h"
 #include "files/safetensors.h"
@@ -67,6 +69,11 @@ int shore__towers_open(const char *directory, const struct shore__model *m, stru
                          "the run is the text of a %s model that was made without weights: what the model has beside "
                          "the text is nowhere",
                          m->arch.wrapper);
+    if (rc == 0 && access(directory, R_OK) < 0)
+        rc = shore__fail(diag, SHORE_EINPUT,
+                         "%s: the run was made of this directory, which has what the model has beside its text, and it "
+                         "cannot be read: %s; put it back for the export",
+                         shore__shown(directory).text, strerror(errno));
     if (rc == 0) rc = shore__safetensors_open(directory, &t->files, diag);
     if (rc == 0) {
         t->maps = calloc(t->files->nfiles + 1u, sizeof *t->maps);
