@@ -262,6 +262,7 @@ static void k_attention(const struct shore__attention_job *job, void *scratch) {
 INLINE void softmax_backward_strip(const struct shore__attention_job *job, const struct scratch *t, size_t strip,
                                    size_t first, size_t rows, size_t block, size_t n, size_t padded) {
     const __m512 scale = _mm512_set1_ps(job->scale * LOG2E);
+    const float to_tangent = job->softcap != 0.0f ? job->scale / job->softcap : 0.0f;
     for (size_t r = 0; r < STRIP; r++)
         cap_scores(job, t->s + r * BLOCK, padded);
     for (size_t r = 0; r < STRIP; r += 2)
@@ -279,8 +280,8 @@ INLINE void softmax_backward_strip(const struct shore__attention_job *job, const
                 ds[i] = _mm512_maskz_mul_ps(
                     (__mmask16)(seen & ~alone), p,
                     _mm512_sub_ps(_mm512_loadu_ps(t->dp + at), _mm512_loadu_ps(t->row + BLOCK + j)));
-                if (job->softcap != 0.0f) {
-                    vf tangent = get(t->s, at, VL, SHORE__F32) * (job->scale / job->softcap);
+                if (to_tangent != 0.0f) {
+                    vf tangent = get(t->s, at, VL, SHORE__F32) * to_tangent;
                     ds[i] = _mm512_maskz_mul_ps(seen, ds[i], (__m512)(1.0f - tangent * tangent));
                 }
                 put(t->p, at, VL, (vf)p, SHORE__BF16);

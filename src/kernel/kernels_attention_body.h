@@ -265,6 +265,7 @@ static void k_attention(const struct shore__attention_job *job, void *scratch) {
  * into a step. */
 APART void softmax_backward_block(const struct shore__attention_job *job, const struct scratch *t, const float *lse,
                                   size_t query, size_t rows, size_t block, size_t n, size_t padded) {
+    const float cap = job->softcap;
     for (size_t r = 0; r < rows; r++) {
         float *s = t->s + r * S_LD, *p = t->p + r * S_LD;
         size_t begin, end;
@@ -279,8 +280,8 @@ APART void softmax_backward_block(const struct shore__attention_job *job, const 
         for (size_t j = 0; j < stop; j += VL) {
             vf score = get(s, j, VL, SHORE__F32), prob = exp_f(score - lse[query + r]);
             vf ds = prob * (get(p, j, VL, SHORE__F32) - t->row[r]);
-            if (job->softcap != 0.0f) /* unseen keys have prob 0, and an infinite score */
-                ds = select_f(prob > 0.0f, ds * (1.0f - score / job->softcap * (score / job->softcap)), splat(0.0f));
+            if (cap != 0.0f) /* unseen keys have prob 0, and an infinite score */
+                ds = select_f(prob > 0.0f, ds * (1.0f - score / cap * (score / cap)), splat(0.0f));
             put(s, j, VL, ds, SHORE__F32);
             put(p, j, VL, prob, SHORE__F32);
         }
