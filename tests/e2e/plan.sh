@@ -134,7 +134,7 @@ done
 refused "a model that is not there" "$place/none: is not a model's directory" plan --model "$place/none"
 refused "adapters of no rank" "--lora 0: r=RANK" plan "${shape[@]}" --lora 0
 refused "adapters wider than the model" "a rank is at most the width of the matrices, and .* is [0-9]* by [0-9]*" plan "${shape[@]}" --lora 257
-refused "adapters of random weights" "--lora needs --model" train "${shape[@]}" --data "$place/text" --out "$place/none" --lora 4
+refused "adapters of random weights" "--lora needs --model" train "${shape[@]}" --data "$place/text" --drive ram: --out "$place/none" --lora 4
 merge shape --batch 0
 refused "a batch of nothing" "--batch takes a whole number from 1" plan "${merged[@]}"
 must plan "${shape[@]}" --tbw 1PB --json
