@@ -47,6 +47,12 @@ CLASSES = {
     "olmo2": ("Olmo2Config", TINY_PAD),
     "olmo3": ("Olmo3Config", dict({**TINY_PAD, **WINDOWS}, rope_theta=5e5)),
     "phi3": ("Phi3Config", TINY_PAD),
+    "qwen3_moe": ("Qwen3MoeConfig", dict(ROTARY, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24)),
+    "olmoe": ("OlmoeConfig", dict(TINY_PAD, num_experts=6, num_experts_per_tok=2)),
+    "gpt_oss": (
+        "GptOssConfig",
+        dict(TINY_PAD, head_dim=8, num_local_experts=6, num_experts_per_tok=2, rope_scaling=YARN, rope_theta=1e4),
+    ),
 }
 
 # What no class lists, but transformers reads from whatever it is given.
@@ -114,7 +120,7 @@ def loss_of(directory):
         model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
         ids = torch.tensor([list(TEXT)])
         with torch.no_grad():
-            logits = model(ids)[0]
+            logits = model(ids).logits
         return torch.nn.functional.cross_entropy(logits[0, :-1].float(), ids[0, 1:]).item()
     except Exception as why:  # whatever transformers makes of it is its refusal
         print(type(why).__name__, str(why)[:120])

@@ -1,4 +1,6 @@
 /* Qwen3-MoE: Qwen3 with experts in every layer. */
+#include <limits.h>
+
 #include "model/families/with_experts.h"
 
 static const struct shore__tensor_row tensors[] = {
@@ -26,6 +28,8 @@ static void read(struct shore__keys *r, struct shore__arch *a) {
     /* transformers 5 writes the second name */
     const char *count = shore__keys_given(r, "num_experts") ? "num_experts" : "num_local_experts";
     shore__experts_read(r, count, 128, 8, 0.001, a);
+    if (!r->rc && shore__keys_count(r, "num_local_experts", a->experts, INT_MAX) != a->experts)
+        shore__keys_refuse(r, "num_local_experts", "num_experts says another number");
     a->expert_ff = shore__keys_count(r, "moe_intermediate_size", 768, 1 << 20);
     a->experts_renormalised = shore__keys_flag(r, "norm_topk_prob", false);
     if (shore__keys_count(r, "decoder_sparse_step", 1, 4096) != 1)
