@@ -30,6 +30,8 @@ ROTARY = dict(
 TINY_PAD = dict(ROTARY, pad_token_id=3)
 WINDOWS = dict(sliding_window=32, layer_types=["full_attention", "sliding_attention"])
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=128, rope_theta=1e4)
+FIVE = int(transformers.__version__.split(".")[0]) >= 5
+ANGLES = dict(rope_parameters=YARN) if FIVE else dict(rope_scaling=YARN, rope_theta=1e4)
 CLASSES = {
     "gpt2": ("GPT2Config", GPT2),
     "llama": ("LlamaConfig", ROTARY),
@@ -49,10 +51,7 @@ CLASSES = {
     "phi3": ("Phi3Config", TINY_PAD),
     "qwen3_moe": ("Qwen3MoeConfig", dict(ROTARY, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24)),
     "olmoe": ("OlmoeConfig", dict(TINY_PAD, num_experts=6, num_experts_per_tok=2)),
-    "gpt_oss": (
-        "GptOssConfig",
-        dict(TINY_PAD, head_dim=8, num_local_experts=6, num_experts_per_tok=2, rope_scaling=YARN, rope_theta=1e4),
-    ),
+    "gpt_oss": ("GptOssConfig", dict(TINY_PAD, head_dim=8, num_local_experts=6, num_experts_per_tok=2, **ANGLES)),
 }
 
 # What no class lists, but transformers reads from whatever it is given.
