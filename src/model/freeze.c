@@ -2,6 +2,7 @@
  * parameters of blocks that rest (SHORE_GROUP_RESTS): the tensors that are not as the first one go to a side block. */
 #include <errno.h>
 #include <fnmatch.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,8 +44,24 @@ static int mark(const struct shore__model *m, const struct patterns *p, struct s
     if (!rests || !trained) return 0;
     return shore__fail(
         diag, SHORE_EUSAGE,
-        "freeze: the patterns take %s and not %s, which are one matrix here: freeze both of them, or none", rests,
-        trained);
+        "freeze: the patterns take %s and not %s, which are one matrix here: freeze all %u parts of it, or none", rests,
+        trained, t->nparts);
+}
+
+static bool is_there(const struct shore__model *m, const char *pattern) {
+    for (uint32_t b = 0; b < m->nblocks; b++)
+        for (uint32_t t = 0; t < m->blocks[b].ntensors; t++)
+            for (uint32_t p = 0; p < m->blocks[b].tensors[t].nparts; p++)
+                if (matches(pattern, m->blocks[b].tensors[t].parts[p].name)) return true;
+    return m->arch.tied && matches(pattern, TIED_NAME);
+}
+
+/* The pattern that takes what the user may mean by the name of a module, or a part of one; NULL: there is none. */
+static const char *of_module(const struct shore__model *m, const char *name, char *out, size_t bytes) {
+    snprintf(out, bytes, "%s.*", name);
+    if (is_there(m, out)) return out;
+    snprintf(out, bytes, "*%s*", name);
+    return is_there(m, out) ? out : NULL;
 }
 
 /* Says which names there are that are like a pattern. */
@@ -63,7 +80,9 @@ static int refuse(const struct shore__model *m, const char *pattern, struct shor
                 if (dot) names[count++] = dot + 1;
                 if (dot && strchr(dot + 1, '.')) names[count++] = strchr(dot + 1, '.') + 1;
             }
-    const char *near = shore__suggest(pattern, names, count);
+    char module[128];
+    const char *near = of_module(m, pattern, module, sizeof module);
+    if (!near) near = shore__suggest(pattern, names, count);
     int rc = near ? shore__fail(diag, SHORE_EUSAGE, "freeze: '%s' matches no tensor of the model: did you mean '%s'?",
                                 shore__shown(pattern).text, near)
                   : shore__fail(diag, SHORE_EUSAGE,

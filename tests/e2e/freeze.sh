@@ -83,6 +83,8 @@ way --init "$place/llama.json" --drive "$place/d1" --offload off --freeze 'model
 fresh=(train "${common[@]}" --drive ram: --out "$place/none" --init "$place/llama.json")
 refused "nothing matches" "'\*.mpl.\*' matches no tensor.*names are such as model.embed_tokens.weight" "${fresh[@]}" --freeze '*.mpl.*'
 refused "a nearby name" "did you mean 'lm_head.weight'" "${fresh[@]}" --freeze 'lm_haed.weight'
+refused "a module's name" "did you mean 'layers.1.\*'" "${fresh[@]}" --freeze layers.1
+refused "a part of a name" "did you mean '\*ead.w\*'" "${fresh[@]}" --freeze ead.w
 refused "half of a matrix" 'are one matrix here' "${fresh[@]}" --freeze '*.q_proj.*'
 refused "all" 'nothing is trained' "${fresh[@]}" --freeze '*'
 done_testing
