@@ -23,12 +23,17 @@ static const char *const models[] = {
     "\"num_key_value_heads\": 2, \"intermediate_size\": 24, \"moe_intermediate_size\": 24, \"vocab_size\": 300, "
     "\"num_experts\": 9, "
     "\"head_dim\": 8, \"output_router_logits\": true}",
+    "{\"model_type\": \"gemma3_text\", \"num_hidden_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 4, "
+    "\"num_key_value_heads\": 2, \"intermediate_size\": 48, \"vocab_size\": 300, \"head_dim\": 8, "
+    "\"sliding_window\": 9, \"sliding_window_pattern\": 2, \"final_logit_softcapping\": 5.0}",
 };
 /* What is not trained of each: patterns, or adapters. NULL: all is trained. */
 static const char *const partly[][5] = {
     {NULL, "*.mlp.*", "wte*", "transformer.h.[01].*", "lora r=4,alpha=8"},
     {NULL, "*_proj.weight", "lm_head*", "model.*", "lora r=3,target=k_proj,up_proj,down_proj"},
     {NULL, "*.bias", "lm_head*", "norm.*", "lora 2"},
+    {NULL}, /* experts: all of it */
+    {NULL, "*.mlp.*", "*norm.weight", "*.k_proj.*", "lora r=3,target=q_proj,down_proj"},
 };
 enum { STEPS = 2, MODELS = sizeof models / sizeof *models };
 
