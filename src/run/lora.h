@@ -17,8 +17,6 @@ struct shore__lora_text {
 /* Reads it: r (8), alpha (8), target (all-linear), rslora (off), as PEFT has them; a number alone is r. The caller
  * frees it, whatever is returned, and does not move it before. SHORE_EUSAGE, -ENOMEM. */
 int shore__lora_read(const char *text, struct shore__lora_text *out, struct shore_diag *diag);
-/* PEFT's adapter_config.json. base: the model's directory, or NULL. NULL: out of memory. */
-json_t *shore__lora_to_json(const struct shore__model *m, const struct shore__lora *lora, const char *base);
 void shore__lora_free(struct shore__lora_text *text);
 
 #endif

@@ -44,6 +44,7 @@ struct shore__family {
     const char *prefix, *layers;       /* of tensors' names in files */
     const char *experts;               /* of those of experts, behind the layer's; NULL: there are none */
     bool stacked;                      /* files have one tensor of all experts of a layer */
+    bool inputs_first;                 /* matrices of its layers are [in, out] in files: transformers' Conv1D */
     const struct shore__key_row *keys; /* of config.json, beside those that many families have */
     uint32_t nkeys;
     const struct shore__tensor_row *tensors;

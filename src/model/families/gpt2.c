@@ -98,6 +98,7 @@ const struct shore__family shore__gpt2 = {
     .class = "GPT2LMHeadModel",
     .prefix = "transformer.",
     .layers = "h.",
+    .inputs_first = true,
     SHORE__KEYS(keys),
     SHORE__TENSORS(tensors),
     SHORE__LAYER_TABLE(layer),

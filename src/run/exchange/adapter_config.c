@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "model/families/families.h"
 #include "text/pattern.h"
 
 __attribute__((format(printf, 4, 5))) static int refuse(const struct shore__adapter_config *c, const char *key,
@@ -225,4 +226,54 @@ int shore__adapter_config_scale(const struct shore__adapter_config *c, const cha
                       shown.text, r, (unsigned long long)rank);
     *scale = (float)(alpha / (c->rslora ? sqrt(r) : r));
     return 0;
+}
+
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
+
+/* The last part of the name of an adapter's module. */
+static void add_module(json_t *list, const char *tensor) {
+    const char *end = strstr(tensor, ".lora_"), *from = end;
+    while (from && from > tensor && from[-1] != '.')
+        from--;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *has = json_string_value(json_array_get(list, i));
+        if (strlen(has) == (size_t)(end - from) && !memcmp(has, from, (size_t)(end - from))) return;
+    }
+    json_array_append_new(list, json_stringn(from, (size_t)(end - from)));
+}
+
+static json_t *modules(const struct shore__model *m, const struct shore__lora *lora) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < lora->ntargets; i++)
+        json_array_append_new(list, json_string(lora->targets[i]));
+    for (uint32_t b = 0; b < m->nblocks && !lora->ntargets; b++)
+        for (uint32_t t = 0; shore__block_adapts(m, b) && t < m->blocks[b].ntensors; t++)
+            add_module(list, m->blocks[b].tensors[t].parts[0].name);
+    return list;
+}
+
+/* Modules of the text alone, of a multimodal model: their names are those of its other parts, too. */
+static json_t *modules_of_text(json_t *names) {
+    char text[4096] = ".*" SHORE__TEXT_PREFIX ".*\\.(";
+    size_t i;
+    json_t *item;
+    json_array_foreach(names, i, item) {
+        if (i) shore__append(text, sizeof text, "|");
+        for (const char *at = json_string_value(item); *at; at++)
+            shore__append(text, sizeof text, *at == '.' ? "\\%c" : "%c", *at);
+    }
+    shore__append(text, sizeof text, ")");
+    json_decref(names);
+    return json_string(text);
+}
+
+json_t *shore__adapter_config_make(const struct shore__model *m, const struct shore__lora *lora, const char *base) {
+    bool whole = lora->alpha == floor(lora->alpha) && lora->alpha < 1e15;
+    return json_pack("{s:s, s:s, s:s*, s:i, s:o, s:f, s:b, s:b, s:s, s:b, s:b, s:o, s:n, s:b}", "peft_type", "LORA",
+                     "task_type", "CAUSAL_LM", "base_model_name_or_path", base, "r", (int)lora->rank, "lora_alpha",
+                     whole ? json_integer((json_int_t)lora->alpha) : json_real(lora->alpha), "lora_dropout", 0.0,
+                     "use_rslora", (int)lora->rslora, "use_dora", 0, "bias", "none", "fan_in_fan_out",
+                     (int)m->family->inputs_first, "inference_mode", 1, "target_modules",
+                     m->arch.wrapper ? modules_of_text(modules(m, lora)) : modules(m, lora), "modules_to_save",
+                     "init_lora_weights", 1);
 }

@@ -1,7 +1,6 @@
 /* --lora r=16,alpha=32,target=q_proj,v_proj */
 #include "run/lora.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +8,6 @@
 
 #include "base/diag.h"
 #include "base/suggest.h"
-#include "base/units.h"
 
 static const char *const keys[] = {"r", "alpha", "target", "rslora", "dropout"};
 
@@ -95,54 +93,6 @@ int shore__lora_read(const char *text, struct shore__lora_text *o, struct shore_
     }
     if (!rc && o->all && o->lora.ntargets) rc = refuse("target=", "all-linear and names do not go together", diag);
     return rc;
-}
-
-/* The last part of the name of an adapter's module. */
-static void add_module(json_t *list, const char *tensor) {
-    const char *end = strstr(tensor, ".lora_"), *from = end;
-    while (from && from > tensor && from[-1] != '.')
-        from--;
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *has = json_string_value(json_array_get(list, i));
-        if (strlen(has) == (size_t)(end - from) && !memcmp(has, from, (size_t)(end - from))) return;
-    }
-    json_array_append_new(list, json_stringn(from, (size_t)(end - from)));
-}
-
-static json_t *targets(const struct shore__model *m, const struct shore__lora *lora) {
-    json_t *list = json_array();
-    for (size_t i = 0; i < lora->ntargets; i++)
-        json_array_append_new(list, json_string(lora->targets[i]));
-    for (uint32_t b = 0; b < m->nblocks && !lora->ntargets; b++)
-        for (uint32_t t = 0; shore__block_adapts(m, b) && t < m->blocks[b].ntensors; t++)
-            add_module(list, m->blocks[b].tensors[t].parts[0].name);
-    return list;
-}
-
-/* Modules of the text alone, of a multimodal model: their names are those of its other parts, too. */
-static json_t *targets_of_text(json_t *names) {
-    char text[4096] = ".*" SHORE__TEXT_PREFIX ".*\\.(";
-    size_t i;
-    json_t *item;
-    json_array_foreach(names, i, item) {
-        if (i) shore__append(text, sizeof text, "|");
-        for (const char *at = json_string_value(item); *at; at++)
-            shore__append(text, sizeof text, *at == '.' ? "\\%c" : "%c", *at);
-    }
-    shore__append(text, sizeof text, ")");
-    json_decref(names);
-    return json_string(text);
-}
-
-json_t *shore__lora_to_json(const struct shore__model *m, const struct shore__lora *lora, const char *base) {
-    bool whole = lora->alpha == floor(lora->alpha) && lora->alpha < 1e15;
-    return json_pack("{s:s, s:s, s:s*, s:i, s:o, s:f, s:b, s:b, s:s, s:b, s:b, s:o, s:n, s:b}", "peft_type", "LORA",
-                     "task_type", "CAUSAL_LM", "base_model_name_or_path", base, "r", (int)lora->rank, "lora_alpha",
-                     whole ? json_integer((json_int_t)lora->alpha) : json_real(lora->alpha), "lora_dropout", 0.0,
-                     "use_rslora", (int)lora->rslora, "use_dora", 0, "bias", "none", "fan_in_fan_out",
-                     (int)m->arch.learned_positions, "inference_mode", 1, "target_modules",
-                     m->arch.wrapper ? targets_of_text(targets(m, lora)) : targets(m, lora), "modules_to_save",
-                     "init_lora_weights", 1);
 }
 
 void shore__lora_free(struct shore__lora_text *o) {
