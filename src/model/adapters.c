@@ -10,8 +10,6 @@
 #include "base/prng.h"
 #include "base/units.h"
 
-#define PEFT_PREFIX "base_model.model."
-
 static enum shore__role role_a(uint32_t adapter) {
     return SHORE__ADAPTERS + 2 * adapter;
 }
@@ -113,7 +111,7 @@ static int number_of(struct shore__model *m, const struct shore__model_tensor *t
 }
 
 static int add_tensor(struct shore__model_block *side, enum shore__role role, uint64_t rows, uint64_t cols,
-                      const struct shore__part *of, const char *what) {
+                      const struct shore__part *of, const char *end) {
     struct shore__model_tensor *t = &side->tensors[side->ntensors];
     *t = (struct shore__model_tensor){.role = role, .rows = rows, .cols = cols, .matrix = true};
     if (!(t->parts = calloc(1, sizeof *t->parts))) return -ENOMEM;
@@ -121,12 +119,10 @@ static int add_tensor(struct shore__model_block *side, enum shore__role role, ui
     t->nparts = 1;
     t->draws = 1u << 31 | side->side << 6 | (role - SHORE__ADAPTERS);
     t->parts[0] = (struct shore__part){.rows = rows};
-    /* transformers has the text of a multimodal model at model.language_model, whatever its files say */
-    static const char old[] = SHORE__TEXT_PREFIX "model.";
-    bool moved = strncmp(of->name, old, sizeof old - 1) == 0;
-    const char *name = of->name + (moved ? sizeof old - 1 : 0);
-    int n = asprintf(&t->parts[0].name, PEFT_PREFIX "%s%.*s.lora_%s.weight", moved ? "model." SHORE__TEXT_PREFIX : "",
-                     (int)shore__module_bytes(name), name, what);
+    bool moved = strncmp(of->name, SHORE__TEXT_OLD, strlen(SHORE__TEXT_OLD)) == 0;
+    const char *name = of->name + (moved ? strlen(SHORE__TEXT_OLD) : 0);
+    int n = asprintf(&t->parts[0].name, SHORE__PEFT_PREFIX "%s%.*s%s", moved ? SHORE__TEXT_NEW : "",
+                     (int)shore__module_bytes(name), name, end);
     if (n < 0) t->parts[0].name = NULL;
     return n < 0 ? -ENOMEM : 0;
 }
@@ -147,8 +143,8 @@ static int adapt_layer(struct shore__model *m, uint32_t layer, const struct shor
             int rc = number_of(m, &b->tensors[t], p, &n, diag);
             if (rc) return rc;
             const struct shore__beside_one *a = &m->adapters.of[n];
-            rc = add_tensor(side, role_a(n), lora->rank, a->in, p, "A");
-            if (!rc) rc = add_tensor(side, role_b(n), a->out, lora->rank, p, "B");
+            rc = add_tensor(side, role_a(n), lora->rank, a->in, p, SHORE__PEFT_A);
+            if (!rc) rc = add_tensor(side, role_b(n), a->out, lora->rank, p, SHORE__PEFT_B);
             if (rc) return shore__out_of_memory(diag);
         }
     if (side->ntensors) return 0;

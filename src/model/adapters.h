@@ -6,6 +6,11 @@
 
 #include "model/model.h"
 
+/* How PEFT names an adapter's matrices in files: the prefix, the module, and one of the ends. */
+#define SHORE__PEFT_PREFIX "base_model.model."
+#define SHORE__PEFT_A ".lora_A.weight"
+#define SHORE__PEFT_B ".lora_B.weight"
+
 /* Which adapters, in PEFT's terms. */
 struct shore__lora {
     uint32_t rank;

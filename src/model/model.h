@@ -91,7 +91,11 @@ struct shore__part {
     uint32_t nslices, slice; /* it is a slice of the tensor of this name, which has so many; 0: it is all of it */
 };
 
-#define SHORE__TEXT_PREFIX "language_model." /* of all names of a multimodal model's text */
+/* Of all names of a multimodal model's text; what is within its "model." has another beginning in newer files, and in
+ * PEFT's. */
+#define SHORE__TEXT_PREFIX "language_model."
+#define SHORE__TEXT_OLD SHORE__TEXT_PREFIX "model."
+#define SHORE__TEXT_NEW "model." SHORE__TEXT_PREFIX
 
 struct shore__model_tensor {
     enum shore__role role;

@@ -9,10 +9,11 @@
 #include "files/atomic.h"
 #include "files/hub.h"
 #include "files/json.h"
+#include "model/families/families.h"
 #include "run/exchange/adapter_config.h"
+#include "run/run.h"
 
 enum { CONFIG_BYTES_MOST = 16 << 20, ROWS_AT_ONCE = 64, DORA_ELEMS_AT_ONCE = 1 << 20 };
-static const char weights_name[] = "adapter_model.safetensors";
 
 /* What the adapter has for a tensor of the model. The canonical update is left times right. */
 struct target {
@@ -59,9 +60,9 @@ static bool cut(char *name, const char *end) {
 
 /* Files a tensor under the weight that it is for. */
 static int place(struct shore__adapter *a, const struct shore__st_tensor *t, struct shore_diag *diag) {
-    static const char prefix[] = "base_model.model.";
-    static const char *const ends[] = {".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector",
-                                       ".lora_embedding_A", ".lora_embedding_B"};
+    static const char prefix[] = SHORE__PEFT_PREFIX;
+    static const char *const ends[] = {SHORE__PEFT_A, SHORE__PEFT_B, ".lora_magnitude_vector", ".lora_embedding_A",
+                                       ".lora_embedding_B"};
     enum { MAGNITUDE = 2, EMBEDDING = 3, INSTEAD = 5 };
     char name[512];
     bool tied = false;
@@ -77,7 +78,7 @@ static int place(struct shore__adapter *a, const struct shore__st_tensor *t, str
     if (!around && layer) memmove(layer, layer + 11, strlen(layer + 11) + 1);
     uint32_t shape = shape_of(a->contents, name, &tied);
     /* PEFT has the text of a multimodal model where transformers has it, whatever the model's files say */
-    static const char text[] = "model." SHORE__TEXT_PREFIX, old[] = SHORE__TEXT_PREFIX "model.";
+    static const char text[] = SHORE__TEXT_NEW, old[] = SHORE__TEXT_OLD;
     if (shape == a->contents->nshapes && strncmp(name, text, sizeof text - 1) == 0) {
         memcpy(name, old, sizeof old - 1);
         shape = shape_of(a->contents, name, &tied);
@@ -143,8 +144,9 @@ static int fit(struct shore__adapter *a, uint32_t number, const struct shore__ad
                                 : t->b ? t->b
                                        : t->magnitude,
                                 diag, "stands without its other half");
-    /* transformers' Conv1D, of GPT-2 alone, has its inputs first, and so has an embedding */
-    bool inputs_first = t->embedding || (strcmp(model_type, "gpt2") == 0 && strcmp(shape->name, "lm_head.weight") != 0);
+    /* so has an embedding */
+    bool inputs_first =
+        t->embedding || (shore__family_of(model_type)->inputs_first && strcmp(shape->name, "lm_head.weight") != 0);
     uint64_t in = shape->dims[!inputs_first], out = shape->dims[inputs_first];
     if (shape->rank != 2 || t->a->rank != 2 || !has_shape(t->a, 2, t->a->shape[0], in) ||
         !has_shape(t->b, 2, out, t->a->shape[0]))
@@ -174,16 +176,16 @@ static int open_files(const char *directory, struct shore__safetensors **files, 
     const struct shore__shown shown = shore__shown(directory);
     int rc = stat(directory, &st) ? shore__hub_refuse("adapter", directory, SHORE__HUB_MODEL, diag) : 0;
     if (rc) return rc;
-    if (!shore__path_exists(directory, "adapter_config.json"))
-        return shore__fail(diag, SHORE_EMISSING, "%s: is not an adapter's directory: it has no adapter_config.json",
+    if (!shore__path_exists(directory, SHORE__ADAPTER_CONFIG))
+        return shore__fail(diag, SHORE_EMISSING, "%s: is not an adapter's directory: it has no " SHORE__ADAPTER_CONFIG,
                            shown.text);
-    if (!shore__path_exists(directory, weights_name) && shore__path_exists(directory, "adapter_model.bin"))
+    if (!shore__path_exists(directory, SHORE__ADAPTER_WEIGHTS) && shore__path_exists(directory, "adapter_model.bin"))
         return shore__fail(diag, SHORE_EINPUT,
                            "%s: has adapter_model.bin, a pickle, which could run code: load the adapter in Python with "
-                           "peft and save it again (save_pretrained), which writes adapter_model.safetensors",
+                           "peft and save it again (save_pretrained), which writes " SHORE__ADAPTER_WEIGHTS,
                            shown.text);
-    rc = shore__json_read(shore__path_in(directory, "adapter_config.json").text, CONFIG_BYTES_MOST, config, diag);
-    return rc ? rc : shore__safetensors_open_file(directory, weights_name, files, diag);
+    rc = shore__json_read(shore__path_in(directory, SHORE__ADAPTER_CONFIG).text, CONFIG_BYTES_MOST, config, diag);
+    return rc ? rc : shore__safetensors_open_file(directory, SHORE__ADAPTER_WEIGHTS, files, diag);
 }
 
 int shore__adapter_open(const char *directory, const struct shore__contents *contents, const char *model_type,
@@ -195,7 +197,7 @@ int shore__adapter_open(const char *directory, const struct shore__contents *con
     if (a) *a = (struct shore__adapter){.contents = contents, .base = base, .base_ctx = ctx, .held = contents->nshapes};
     if (a) a->targets = calloc(contents->nshapes + 1u, sizeof *a->targets);
     int rc = a && a->targets ? open_files(directory, &a->files, &said, diag) : shore__out_of_memory(diag);
-    const struct shore__path path = shore__path_in(directory, "adapter_config.json");
+    const struct shore__path path = shore__path_in(directory, SHORE__ADAPTER_CONFIG);
     if (rc == 0) rc = shore__adapter_config_take(said, path.text, &config, diag);
     for (uint32_t i = 0; rc == 0 && i < a->files->ntensors; i++)
         rc = place(a, &a->files->tensors[i], diag);

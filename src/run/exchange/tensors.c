@@ -25,11 +25,11 @@ int shore__tensors_open(const char *directory, const struct shore__arch *arch, s
 
 /* Newer files have the text of a multimodal model as "model.language_model.X", and "lm_head.weight". */
 static const struct shore__st_tensor *find_in_wrapper(const struct shore__safetensors *files, const char *name) {
-    const size_t before = sizeof SHORE__TEXT_PREFIX "model." - 1;
+    const size_t before = strlen(SHORE__TEXT_OLD);
     char other[200];
     if (strcmp(name, SHORE__TEXT_PREFIX "lm_head.weight") == 0) return shore__safetensors_find(files, head_name);
     if (strlen(name) <= before) return NULL;
-    snprintf(other, sizeof other, "model." SHORE__TEXT_PREFIX "%s", name + before);
+    snprintf(other, sizeof other, SHORE__TEXT_NEW "%s", name + before);
     return shore__safetensors_find(files, other);
 }
 
@@ -42,9 +42,14 @@ static const struct shore__st_tensor *find_stored(const struct shore__safetensor
     return t;
 }
 
-static const char *embedding_name(const struct shore__arch *arch) {
-    if (arch->wrapper) return SHORE__TEXT_PREFIX "model.embed_tokens.weight";
-    return arch->learned_positions ? "transformer.wte.weight" : "model.embed_tokens.weight";
+/* As the family's table has it. */
+static const char *embedding_name(const struct shore__arch *arch, char out[200]) {
+    const struct shore__family *family = shore__family_of(arch->model_type);
+    const struct shore__tensor_row *row = family->tensors;
+    while (row->role != SHORE__TOKEN_TABLE)
+        row++;
+    snprintf(out, 200, "%s%s%s", arch->wrapper ? SHORE__TEXT_PREFIX : "", family->prefix, row->parts[0].name);
+    return out;
 }
 static const struct shore__st_tensor *find_head(const struct shore__safetensors *files,
                                                 const struct shore__arch *arch) {
@@ -56,7 +61,8 @@ const struct shore__st_tensor *shore__tensor_find(const struct shore__safetensor
                                                   const struct shore__arch *arch, const char *name) {
     const struct shore__st_tensor *t = find_stored(files, arch, name);
     /* safetensors' save_model keeps one of the names that share memory: the alphabetically first */
-    return t || !arch->tied || strcmp(name, embedding_name(arch)) != 0 ? t : find_head(files, arch);
+    char embedding[200];
+    return t || !arch->tied || strcmp(name, embedding_name(arch, embedding)) != 0 ? t : find_head(files, arch);
 }
 
 const struct shore__st_tensor *shore__tensor_prefixed(const struct shore__safetensors *files, const char *name) {
@@ -135,7 +141,8 @@ static int compare(const struct shore__safetensors *files, const struct shore__s
 static int head_is_embedding(const struct shore__safetensors *files, const struct shore__arch *arch, bool *same,
                              struct shore_diag *diag) {
     const struct shore__st_tensor *head = find_head(files, arch);
-    const struct shore__st_tensor *embedding = find_stored(files, arch, embedding_name(arch));
+    char name[200];
+    const struct shore__st_tensor *embedding = find_stored(files, arch, embedding_name(arch, name));
     *same = true;
     return head && embedding ? compare(files, head, embedding, same, diag) : 0;
 }

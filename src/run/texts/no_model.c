@@ -37,9 +37,9 @@ static char *find(const char *directory, const char *pattern, const char *inside
 /* Refuses a PEFT adapter: transformers loads such a directory as the adapter, whatever else lies in it. */
 static int refuse_adapter(const char *directory, struct shore_diag *diag) {
     json_t *adapter = NULL;
-    const struct shore__path path = shore__path_in(directory, "adapter_config.json");
+    const struct shore__path path = shore__path_in(directory, SHORE__ADAPTER_CONFIG);
     char base[200] = "";
-    if (!shore__path_exists(directory, "adapter_config.json")) return 0;
+    if (!shore__path_exists(directory, SHORE__ADAPTER_CONFIG)) return 0;
     if (shore__json_read(path.text, CONFIG_BYTES_MOST, &adapter, NULL) == 0) {
         const char *name = json_string_value(json_object_get(adapter, "base_model_name_or_path"));
         if (name) shore__escape(name, strlen(name), base, sizeof base);
