@@ -18,7 +18,7 @@ static const struct shore__subcommand commands[] = {
     {"verify", NULL, "prove on this machine that budgets, chunks and placements give the same bits", NULL,
      shore__cli_verify},
     {"import", NULL, "put a Hugging Face model on drives, as a run at step 0", NULL, shore__cli_import},
-    {"export", &shore__cli_export, "write a run as a Hugging Face directory", NULL, NULL},
+    {"export", &shore__cli_export, "write a run as a Hugging Face directory, or as GGUF", NULL, NULL},
     {"inspect", &shore__cli_inspect, "explain a run, its volumes and its identity; digest of its state", NULL, NULL},
     {"report", &shore__cli_report, "write a page about runs: loss, times, memory, wear, plan against truth", NULL,
      NULL},
