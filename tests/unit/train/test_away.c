@@ -32,10 +32,11 @@ static const char *const partly[][5] = {
     {NULL, "*.mlp.*", "wte*", "transformer.h.[01].*", "lora r=4,alpha=8"},
     {NULL, "*_proj.weight", "lm_head*", "model.*", "lora r=3,target=k_proj,up_proj,down_proj"},
     {NULL, "*.bias", "lm_head*", "norm.*", "lora 2"},
-    {NULL}, /* experts: all of it */
-    {NULL, "*.mlp.*", "*norm.weight", "*.k_proj.*", "lora r=3,target=q_proj,down_proj"},
+    {NULL, "*.experts.*", "*.mlp.gate.*", "*self_attn*", "lora r=2,target=q_proj,o_proj"},
+    {NULL, "*.mlp.*", "*norm.weight", "*_proj.weight", "lora r=3,target=q_proj,down_proj"},
 };
 enum { STEPS = 2, MODELS = sizeof models / sizeof *models };
+_Static_assert(sizeof partly / sizeof *partly == MODELS, "each model has its row");
 
 /* What came of a run. */
 struct outcome {
