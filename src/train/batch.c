@@ -1,20 +1,35 @@
 /* Tokens of a batch, and the validation loss that a forward pass gives. */
+#include <math.h>
+
 #include "train/trainer.h"
+
+/* Reads a sequence, as number i of the batch. */
+static int read_sequence(struct trainer *t, struct shore__dataset *data, uint64_t at, size_t i,
+                         struct shore_diag *diag) {
+    size_t n = t->pass.seq_len;
+    int32_t *tokens = t->pass.tokens.host, *targets = t->pass.targets.host;
+    int rc = shore__dataset_read(data, at, n, tokens + i * n, diag);
+    return rc ? rc : shore__dataset_targets(data, at, n, targets + i * n, diag);
+}
 
 int shore__batch_load(struct trainer *t, struct shore__dataset *data, uint64_t first_index, size_t sequences,
                       bool shuffle, struct shore_diag *diag) {
-    size_t n = t->pass.seq_len;
-    int32_t *tokens = t->pass.tokens.host, *targets = t->pass.targets.host;
     int rc = shore_device_wait(&t->c->device, t->pass.put, diag);
-    if (rc) return rc;
     t->pass.sequences = sequences;
-    for (size_t i = 0; i < sequences; i++) {
-        uint64_t at = shore__dataset_position(data, first_index + i, n, shuffle, t->s->seed);
-        rc = shore__dataset_read(data, at, n, tokens + i * n, diag);
-        if (!rc) rc = shore__dataset_targets(data, at, n, targets + i * n, diag);
-        if (rc) return rc;
+    for (size_t i = 0; !rc && i < sequences; i++) {
+        uint64_t at = shore__dataset_position(data, first_index + i, t->pass.seq_len, shuffle, t->s->seed);
+        rc = read_sequence(t, data, at, i, diag);
     }
-    return shore__pass_put(&t->pass, diag);
+    return rc ? rc : shore__pass_put(&t->pass, diag);
+}
+
+/* Loads the last n tokens, which are fewer than a sequence's. */
+static int load_rest(struct trainer *t, struct shore__dataset *data, size_t n, struct shore_diag *diag) {
+    int rc = shore_device_wait(&t->c->device, t->pass.put, diag);
+    t->pass.sequences = 1;
+    t->pass.seq_len = n;
+    if (!rc) rc = read_sequence(t, data, shore__dataset_predicted(data) - n, 0, diag);
+    return rc ? rc : shore__pass_put(&t->pass, diag);
 }
 
 int shore__batch_forget_padding(struct trainer *t, struct shore_diag *diag) {
@@ -40,22 +55,27 @@ int shore__batch_validate(struct trainer *t, double *loss, struct shore_diag *di
     const shore__buf x = shore__boundary(t, t->m->arch.n_layer + 1);
     size_t seq_len = pass->seq_len, kept = pass->nkept;
     uint64_t tokens = shore__dataset_predicted(data), sequences = tokens / seq_len;
-    if (sequences > VALIDATION_TOKENS / seq_len) sequences = VALIDATION_TOKENS / seq_len;
+    /* where a part counts, that may lie in the rest alone */
+    size_t rest = shore__dataset_marked(data) && sequences ? (size_t)(tokens % seq_len) : 0;
+    if (sequences > VALIDATION_TOKENS / seq_len) sequences = VALIDATION_TOKENS / seq_len, rest = 0;
     if (!sequences) sequences = 1;
     if (seq_len > tokens) pass->seq_len = tokens;
     pass->nkept = 0;
     uint64_t counting = 0;
     double sum = 0;
     int rc = 0;
-    for (uint64_t i = 0; !rc && i < sequences; i += pass->sequences) {
+    for (uint64_t i = 0; !rc && i < sequences + (rest > 0); i += pass->sequences) {
         size_t n = sequences - i < t->s->batch ? (size_t)(sequences - i) : t->s->batch;
-        rc = shore__batch_load(t, data, i, n, false, diag);
+        rc = i < sequences ? shore__batch_load(t, data, i, n, false, diag) : load_rest(t, data, rest, diag);
         double part = 0;
         if (!rc) rc = shore__pass_forward(pass, x, &part, diag);
         sum += part;
         counting += pass->counting;
     }
-    *loss = sum / shore__divisor(counting);
+    *loss = counting ? sum / (double)counting : INFINITY;
+    if (!rc && !counting)
+        train_note(t, "no validation loss: nothing counts in the first %u tokens of the data, which are measured",
+                   VALIDATION_TOKENS);
     pass->seq_len = seq_len;
     pass->nkept = kept;
     return rc;

@@ -52,6 +52,12 @@ must eval "$place/run" --data "$place/q.jsonl" --loss-on all --quiet
 [ "$(tokens)" -gt "$few" ] && ok "more count" || fail "all: no more tokens"
 must eval "$place/run" --data "$place/q.jsonl" --pack on --quiet
 same "as many count in joined rows" "$(tokens)" "$few"
+# the only answer lies behind the last whole sequence
+long=$(printf 'What is one and one more %.0s' 1 2 3 4)
+echo "{\"prompt\": \"$long\", \"completion\": \"It is.\"}" >"$place/tail.jsonl"
+must train "${common[@]}" --steps 2 --data "$place/q.jsonl" --val-data "$place/tail.jsonl" --drive "$place/d" --out "$place/tailed"
+must eval "$place/tailed" --quiet
+same "the rest counts in validation" "$(metric "$place/tailed" val_loss | tail -n 1 | cut -c 1-7)" "$(sed -n 's/^loss \([0-9.]*\) .*/\1/p' "$place/log" | cut -c 1-7)"
 refused "another length than the rows'" "rows? .* 64 tokens|of 64 tokens" eval "$place/run" --seq-len 32
 
 # ---- other data ----
