@@ -254,6 +254,7 @@ uint64_t shore__dataset_position(const struct shore__dataset *d, uint64_t index,
     const struct part whole = {.count = d->count}, *p = d->parts ? choose(d, seed, &index) : &whole;
     if (!shuffle) return p->first + (uint64_t)((unsigned __int128)index * seq_len % p->count);
     uint64_t sequences = p->count / seq_len;
-    if (sequences == 0) sequences = 1;
+    /* where a part counts, what is behind the last whole sequence may be much of it */
+    if (sequences == 0 || (d->header.marked && p->count % seq_len)) sequences++;
     return p->first + seq_len * shore__permute(seed, index / sequences, sequences, index % sequences) % p->count;
 }

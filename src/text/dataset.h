@@ -74,8 +74,9 @@ uint32_t shore__dataset_row_tokens(const struct shore__dataset *d);
  * a sequence all, because the first token of a row never counts. */
 uint64_t shore__dataset_predicted(const struct shore__dataset *d);
 /* Start of sequence `index` (0, 1, ... over all steps) of length T. Without shuffle: index * T modulo tokens. Shuffled:
- * T * permute(seed, e, n, index mod n) in epoch e = index / n of the n = max(1, tokens / T) whole sequences. Of a
- * mixture: the same within a part, whose turn follows from seed and index. */
+ * T * permute(seed, e, n, index mod n) in epoch e = index / n of the n = max(1, tokens / T) whole sequences; in marked
+ * data also of the one that goes on at their beginning. Of a mixture: the same within a part, whose turn follows from
+ * seed and index. */
 uint64_t shore__dataset_position(const struct shore__dataset *d, uint64_t index, size_t seq_len, bool shuffle,
                                  uint64_t seed);
 

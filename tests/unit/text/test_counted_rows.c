@@ -187,6 +187,20 @@ static void many_marks(void **state) {
     shore__dataset_close(d);
 }
 
+static void shuffled_sequences_leave_nothing_out(void **state) {
+    struct shore_diag diag;
+    struct shore__dataset *d;
+    assert_int_equal(build("a.jsonl", ROWS, &plain, &diag), 0);
+    assert_int_equal(shore__dataset_open(tokens, 0, 0, &d, &diag), 0);
+    for (int epoch = 0; epoch < 3; epoch++) {
+        unsigned seen = 0;
+        for (int i = 0; i < 2; i++) /* 8 tokens: 0 to 4, and from 5 on around the end */
+            seen |= 1u << shore__dataset_position(d, epoch * 2 + i, 5, true, 9);
+        assert_int_equal(seen, 1 << 0 | 1 << 5);
+    }
+    shore__dataset_close(d);
+}
+
 static void bad_rows(void **state) {
     refuse("{\"prompt\": \"a\"}\n", "the row has a \"prompt\" but no \"completion\"");
     refuse("{\"completion\": \"a\"}\n", "the row has a \"completion\" but no \"prompt\"");
@@ -220,6 +234,7 @@ int main(void) {
         cmocka_unit_test(texts_and_rows_are_joined),
         cmocka_unit_test(parts_have_marks_of_their_own),
         cmocka_unit_test(many_marks),
+        cmocka_unit_test(shuffled_sequences_leave_nothing_out),
         cmocka_unit_test(bad_rows),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
