@@ -52,6 +52,16 @@ static inline bool shore__buf_is_none(shore__buf b) {
     return b.handle == 0;
 }
 #define SHORE__NO_BUF ((shore__buf){0})
+/* Rounds a size up, so that every buffer starts on a cache line in any shape. */
+static inline size_t shore__line_bytes(size_t bytes) {
+    return (bytes + 63) / 64 * 64;
+}
+/* Returns from the function if an operation fails. */
+#define SHORE__TRY(call)           \
+    do {                           \
+        int try_rc = (call);       \
+        if (try_rc) return try_rc; \
+    } while (0)
 
 /* Memory of one place, which is never BOTH, aligned to SHORE__ARENA_ALIGN, with its address on both sides. */
 struct shore__span {

@@ -186,16 +186,6 @@ void shore__adapters_init(const struct shore__model_tensor *t, uint64_t seed, ui
 
 /* ---- mathematics ------------------------------------------------------------------------------------------------- */
 
-#define TRY(call)                  \
-    do {                           \
-        int try_rc = (call);       \
-        if (try_rc) return try_rc; \
-    } while (0)
-
-static size_t line(size_t bytes) {
-    return (bytes + 63) / 64 * 64;
-}
-
 static size_t widest(const struct shore__model *m) {
     size_t most = 0;
     for (uint32_t i = 0; i < m->adapters.count; i++) {
@@ -208,7 +198,9 @@ static size_t widest(const struct shore__model *m) {
 
 size_t shore__adapters_bytes(const struct shore__model *m, enum shore__mode mode, size_t rows) {
     size_t each = shore__mode_bytes(mode);
-    return m->adapters.count ? 2 * line(rows * m->adapters.rank * each) + line(rows * widest(m) * each) : 0;
+    return m->adapters.count
+               ? 2 * shore__line_bytes(rows * m->adapters.rank * each) + shore__line_bytes(rows * widest(m) * each)
+               : 0;
 }
 
 /* Scratch of one adapter: thin [rows, rank], twice; wide [rows, in or out]. */
@@ -216,7 +208,7 @@ struct scratch {
     shore__buf thin[2], wide;
 };
 static struct scratch scratch_of(const struct shore__layer_call *l) {
-    size_t thin = line(l->rows * l->m->adapters.rank * shore__mode_bytes(l->c->mode));
+    size_t thin = shore__line_bytes(l->rows * l->m->adapters.rank * shore__mode_bytes(l->c->mode));
     return (struct scratch){{l->adapting, shore__at(l->adapting, thin)}, shore__at(l->adapting, 2 * thin)};
 }
 
@@ -229,10 +221,10 @@ int shore__adapters_add(const struct shore__layer_call *l, enum shore__role weig
         shore__buf a = l->w->role[role_a(i)], b = l->w->role[role_b(i)];
         if (is->weight != weight || shore__buf_is_none(a)) continue;
         struct scratch s = scratch_of(l);
-        TRY(op->linear(l->c, l->s, s.thin[0], x, a, SHORE__NO_BUF, l->rows, all->rank, is->in, true));
-        TRY(op->linear(l->c, l->s, s.wide, s.thin[0], b, SHORE__NO_BUF, l->rows, is->out, all->rank, true));
-        TRY(op->scale(l->c, l->s, s.wide, all->scale, l->rows * is->out));
-        TRY(op->columns_add(l->c, l->s, y, s.wide, l->rows, width, is->first, is->out));
+        SHORE__TRY(op->linear(l->c, l->s, s.thin[0], x, a, SHORE__NO_BUF, l->rows, all->rank, is->in, true));
+        SHORE__TRY(op->linear(l->c, l->s, s.wide, s.thin[0], b, SHORE__NO_BUF, l->rows, is->out, all->rank, true));
+        SHORE__TRY(op->scale(l->c, l->s, s.wide, all->scale, l->rows * is->out));
+        SHORE__TRY(op->columns_add(l->c, l->s, y, s.wide, l->rows, width, is->first, is->out));
     }
     return 0;
 }
@@ -247,15 +239,16 @@ int shore__adapters_backward(const struct shore__layer_call *l, const struct sho
         if (is->weight != weight || shore__buf_is_none(a)) continue;
         struct scratch s = scratch_of(l);
         thin = s.thin[0], dthin = s.thin[1];
-        TRY(op->linear(l->c, l->s, thin, x, a, SHORE__NO_BUF, l->rows, all->rank, is->in, true));
-        TRY(op->columns_take(l->c, l->s, s.wide, dy, l->rows, width, is->first, is->out));
-        TRY(op->scale(l->c, l->s, s.wide, all->scale, l->rows * is->out));
-        TRY(op->linear_backward_w(l->c, l->s, g->role[role_b(i)], s.wide, thin, l->rows, is->out, all->rank, true,
-                                  g->add));
-        TRY(op->linear_backward_x(l->c, l->s, dthin, s.wide, b, l->rows, is->out, all->rank, true));
-        TRY(op->linear_backward_w(l->c, l->s, g->role[role_a(i)], dthin, x, l->rows, all->rank, is->in, true, g->add));
-        TRY(op->linear_backward_x(l->c, l->s, s.wide, dthin, a, l->rows, all->rank, is->in, true));
-        TRY(op->add(l->c, l->s, dx, dx, s.wide, l->rows * is->in));
+        SHORE__TRY(op->linear(l->c, l->s, thin, x, a, SHORE__NO_BUF, l->rows, all->rank, is->in, true));
+        SHORE__TRY(op->columns_take(l->c, l->s, s.wide, dy, l->rows, width, is->first, is->out));
+        SHORE__TRY(op->scale(l->c, l->s, s.wide, all->scale, l->rows * is->out));
+        SHORE__TRY(op->linear_backward_w(l->c, l->s, g->role[role_b(i)], s.wide, thin, l->rows, is->out, all->rank,
+                                         true, g->add));
+        SHORE__TRY(op->linear_backward_x(l->c, l->s, dthin, s.wide, b, l->rows, is->out, all->rank, true));
+        SHORE__TRY(
+            op->linear_backward_w(l->c, l->s, g->role[role_a(i)], dthin, x, l->rows, all->rank, is->in, true, g->add));
+        SHORE__TRY(op->linear_backward_x(l->c, l->s, s.wide, dthin, a, l->rows, all->rank, is->in, true));
+        SHORE__TRY(op->add(l->c, l->s, dx, dx, s.wide, l->rows * is->in));
     }
     return 0;
 }

@@ -5,16 +5,11 @@
 
 #include "number/bf16.h"
 
-/* Rounds a size up, so that every buffer starts on a cache line in any shape. */
-static size_t line(size_t bytes) {
-    return (bytes + 63) / 64 * 64;
-}
-
 /* ---- memory of one unit ------------------------------------------------------------------------------------------ */
 
 static size_t value_bytes(const struct shore__model *m, enum shore__mode mode, size_t rows, enum shore__activation v) {
     size_t e = m->layer.width[v] * shore__mode_bytes(mode) + (size_t)m->layer.fp32[v] * 4;
-    return line(rows * e);
+    return shore__line_bytes(rows * e);
 }
 
 size_t shore__inner_bytes(const struct shore__model *m, enum shore__mode mode, size_t rows, bool cheap_too) {
@@ -49,7 +44,7 @@ struct shore__inner shore__inner_at(const struct shore__model *m, enum shore__mo
 size_t shore__backward_scratch_bytes(const struct shore__model *m, enum shore__mode mode, size_t rows) {
     size_t bytes = 0;
     for (uint32_t i = 0; i < m->layer.nslots; i++)
-        bytes += line(rows * m->layer.slot_width[i] * shore__mode_bytes(mode));
+        bytes += shore__line_bytes(rows * m->layer.slot_width[i] * shore__mode_bytes(mode));
     return bytes;
 }
 
@@ -87,12 +82,6 @@ struct shore__shapes shore__model_shapes(const struct shore__model *m, size_t un
     return shapes;
 }
 
-#define TRY(call)                  \
-    do {                           \
-        int try_rc = (call);       \
-        if (try_rc) return try_rc; \
-    } while (0)
-
 typedef int (*move_fn)(struct shore__compute *, struct shore__stream *, shore__buf to, shore__buf from, size_t n);
 
 static int move_inner(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s, size_t rows,
@@ -100,8 +89,8 @@ static int move_inner(const struct shore__model *m, struct shore__compute *c, st
     for (uint32_t i = 0; i < (cheap_too ? m->layer.nsaved : m->layer.ncostly); i++) {
         enum shore__activation v = m->layer.saved[i];
         size_t width = m->layer.width[v], fp32 = m->layer.fp32[v];
-        TRY(width ? move(c, s, to->at[v], from->at[v], rows * width)
-                  : c->ops->copy(c, s, to->at[v], from->at[v], rows * fp32 * 4));
+        SHORE__TRY(width ? move(c, s, to->at[v], from->at[v], rows * width)
+                         : c->ops->copy(c, s, to->at[v], from->at[v], rows * fp32 * 4));
     }
     return 0;
 }
@@ -170,8 +159,8 @@ static int forward_row(const struct shore__layer_call *l, const struct shore__la
         return op->norm(l->c, l->s, out, at[row->aux], in, p[row->weight], p[row->bias], a->norm_eps, a->norm, l->rows,
                         width[row->in]);
     case SHORE__OP_LINEAR:
-        TRY(op->linear(l->c, l->s, out, in, p[row->weight], p[row->bias], l->rows, width[row->out], width[row->in],
-                       !row->input_major));
+        SHORE__TRY(op->linear(l->c, l->s, out, in, p[row->weight], p[row->bias], l->rows, width[row->out],
+                              width[row->in], !row->input_major));
         return shore__adapters_add(l, row->weight, out, width[row->out], in);
     case SHORE__OP_HEAD_NORM:
         return op->head_norm(l->c, l->s, out, at[row->aux], in, p[row->weight], a->norm_eps, a->norm,
@@ -219,10 +208,10 @@ static int linear_backward(const struct shore__layer_call *l, uint32_t i, const 
     shore__buf db = g->role[row->bias];
     shore__buf dw = g->role[row->weight];
     if (!shore__buf_is_none(dw))
-        TRY(op->linear_backward_w(l->c, l->s, dw, dout, in, l->rows, n, k, !row->input_major, g->add));
-    if (!shore__buf_is_none(db)) TRY(op->bias_backward(l->c, l->s, db, dout, l->rows, n));
-    TRY(op->linear_backward_x(l->c, l->s, to, dout, l->w->role[row->weight], l->rows, n, k, !row->input_major));
-    TRY(shore__adapters_backward(l, g, row->weight, dout, n, in, to));
+        SHORE__TRY(op->linear_backward_w(l->c, l->s, dw, dout, in, l->rows, n, k, !row->input_major, g->add));
+    if (!shore__buf_is_none(db)) SHORE__TRY(op->bias_backward(l->c, l->s, db, dout, l->rows, n));
+    SHORE__TRY(op->linear_backward_x(l->c, l->s, to, dout, l->w->role[row->weight], l->rows, n, k, !row->input_major));
+    SHORE__TRY(shore__adapters_backward(l, g, row->weight, dout, n, in, to));
     return s->gradient[i].adds ? op->add(l->c, l->s, din, din, to, l->rows * k) : 0;
 }
 
@@ -238,15 +227,16 @@ static int experts_backward(const struct shore__layer_call *l, uint32_t i, const
     shore__buf in = at[row->in], route = at[SHORE__ROUTE], dw = g->role[row->weight], db = g->role[row->bias];
     shore__buf bias = l->w->role[row->bias];
     shore__buf dout = gradient_at(d, s->gradient[i].out), din = gradient_at(d, s->gradient[i].in);
-    TRY(op->experts_linear_backward_x(l->c, l->s, din, dout, l->w->role[row->weight], route, l->rows, n, k,
-                                      !row->input_major, &r));
+    SHORE__TRY(op->experts_linear_backward_x(l->c, l->s, din, dout, l->w->role[row->weight], route, l->rows, n, k,
+                                             !row->input_major, &r));
     if (row->op == SHORE__OP_WEIGHTED)
-        TRY(op->experts_weigh(l->c, l->s, d->slot[s->gradient[i].through], din, in, route, l->rows, k, &r));
+        SHORE__TRY(op->experts_weigh(l->c, l->s, d->slot[s->gradient[i].through], din, in, route, l->rows, k, &r));
     if (!shore__buf_is_none(dw))
-        TRY(op->experts_linear_backward_w(l->c, l->s, dw, dout, in, route, l->rows, n, k, !row->input_major, g->add,
-                                          &r));
+        SHORE__TRY(op->experts_linear_backward_w(l->c, l->s, dw, dout, in, route, l->rows, n, k, !row->input_major,
+                                                 g->add, &r));
     if (row->op == SHORE__OP_WEIGHTED && !shore__buf_is_none(bias))
-        TRY(op->experts_weigh_bias(l->c, l->s, d->slot[s->gradient[i].through], dout, bias, route, l->rows, n, &r));
+        SHORE__TRY(
+            op->experts_weigh_bias(l->c, l->s, d->slot[s->gradient[i].through], dout, bias, route, l->rows, n, &r));
     return shore__buf_is_none(db) ? 0 : op->experts_bias_backward(l->c, l->s, db, dout, route, l->rows, n, &r);
 }
 
@@ -274,7 +264,7 @@ static int backward_row(const struct shore__layer_call *l, uint32_t i, const str
         return rope(l, dout, true);
     case SHORE__OP_ATTENTION:
         if (!shore__buf_is_none(q[row->weight]))
-            TRY(op->sink_backward(l->c, l->s, q[row->weight], dout, at[row->out], at[row->aux], &attention));
+            SHORE__TRY(op->sink_backward(l->c, l->s, q[row->weight], dout, at[row->out], at[row->aux], &attention));
         return op->attention_backward(l->c, l->s, din, dout, in, at[row->out], at[row->aux], &attention);
     case SHORE__OP_ACT:
         return op->act_backward(l->c, l->s, din, dout, in, a->act, a->gated, l->rows * s->times[row->in],
@@ -312,7 +302,7 @@ int shore__layer_forward(const struct shore__layer_call *l, shore__buf in, const
         /* of a norm that makes the output, backward needs the statistics */
         bool for_out =
             (s->rows[i].out == SHORE__OUT && s->rows[i].op != SHORE__OP_NORM) || s->rows[i].out == s->passing;
-        if (!for_out || !shore__buf_is_none(out)) TRY(forward_row(l, &s->rows[i], v.at));
+        if (!for_out || !shore__buf_is_none(out)) SHORE__TRY(forward_row(l, &s->rows[i], v.at));
     }
     return 0;
 }
@@ -322,7 +312,7 @@ int shore__layer_remake_cheap(const struct shore__layer_call *l, shore__buf in, 
     struct shore__inner v = *inner;
     v.at[SHORE__IN] = in;
     for (uint32_t i = 0; i < s->nrows; i++)
-        if (s->rows[i].cheap) TRY(forward_row(l, &s->rows[i], v.at));
+        if (s->rows[i].cheap) SHORE__TRY(forward_row(l, &s->rows[i], v.at));
     return 0;
 }
 
@@ -333,8 +323,8 @@ int shore__layer_backward(const struct shore__layer_call *l, const struct shore_
     struct gradients d = {.stream = dx};
     v.at[SHORE__IN] = in;
     for (uint32_t i = 0; i < s->nslots; i++)
-        d.slot[i] = take(&scratch, line(l->rows * s->slot_width[i] * shore__mode_bytes(l->c->mode)));
+        d.slot[i] = take(&scratch, shore__line_bytes(l->rows * s->slot_width[i] * shore__mode_bytes(l->c->mode)));
     for (uint32_t i = s->nrows; i-- > 0;)
-        TRY(backward_row(l, i, g, &d, v.at));
+        SHORE__TRY(backward_row(l, i, g, &d, v.at));
     return 0;
 }

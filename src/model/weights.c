@@ -1,10 +1,5 @@
 #include "model/model.h"
 
-/* Rounds a size up, so that every buffer starts on a cache line in any shape. */
-static size_t line(size_t bytes) {
-    return (bytes + 63) / 64 * 64;
-}
-
 static bool is_table(enum shore__role role) {
     return role == SHORE__TOKEN_TABLE || role == SHORE__HEAD_TABLE;
 }
@@ -15,7 +10,7 @@ size_t shore__prepared_bytes(const struct shore__model *m, uint32_t block, enum 
     if (mode == SHORE__BF16_IN_F32) return (size_t)b->tail_segments * SHORE_SEGMENT_ELEMS * 4;
     size_t bytes = 0;
     for (uint32_t t = 0; t < b->ntensors; t++)
-        if (!b->tensors[t].matrix) bytes += line(b->tensors[t].rows * 4);
+        if (!b->tensors[t].matrix) bytes += shore__line_bytes(b->tensors[t].rows * 4);
     return bytes;
 }
 
@@ -43,7 +38,7 @@ int shore__block_prepare(const struct shore__model *m, struct shore__compute *c,
         } else {
             *role = shore__at(prepared, at);
             rc = c->ops->widen(c, s, shore__at(prepared, at), shore__at(raw, offset * 2), tensor->rows);
-            at += line(tensor->rows * 4);
+            at += shore__line_bytes(tensor->rows * 4);
         }
     }
     return rc;
@@ -100,7 +95,8 @@ struct shore__routing shore__model_routing(const struct shore__model *m, enum sh
     const struct shore_layout_tensor *lies = &m->layout->blocks[b - m->blocks].tensors[first];
     r.stride = lies[m->expert_tensors].offset_elems - lies->offset_elems;
     for (uint32_t t = first; t < first + m->expert_tensors; t++)
-        if (!b->tensors[t].matrix) r.bias_stride += line(b->tensors[t].rows * sizeof(float)) / sizeof(float);
+        if (!b->tensors[t].matrix)
+            r.bias_stride += shore__line_bytes(b->tensors[t].rows * sizeof(float)) / sizeof(float);
     if (mode != SHORE__BF16) r.bias_stride = r.stride;
     return r;
 }
