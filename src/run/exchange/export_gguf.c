@@ -6,6 +6,7 @@
 
 #include "base/diag.h"
 #include "files/gguf_write.h"
+#include "model/families/families.h"
 #include "number/fp16.h"
 #include "run/run.h"
 #include "text/tokenizer_gguf.h"
@@ -15,7 +16,6 @@ struct family {
     const char *model_type, *architecture;
     enum shore__act_fn act;
     bool pairs;        /* dimensions that rotate together lie side by side: those of queries and keys are moved */
-    bool inputs_first; /* its matrices are transformers' Conv1D: turned here */
     bool behind;       /* norms stand behind attention and product, too, and the one behind attention has that name */
     bool windows;      /* llama.cpp knows which layers have a window, and their angles */
     bool caps;         /* scores and logits are capped */
@@ -23,7 +23,7 @@ struct family {
     uint32_t layers;   /* of the size whose scores are divided by the root of d_model / n_head; 0: of none */
 };
 static const struct family families[] = {
-    {"gpt2", "gpt2", SHORE__GELU_TANH, .inputs_first = true},
+    {"gpt2", "gpt2", SHORE__GELU_TANH, .pairs = false},
     {"llama", "llama", SHORE__SILU, .pairs = true},
     {"mistral", "llama", SHORE__SILU, .pairs = true},
     {"smollm3", "smollm3", SHORE__SILU, .pairs = true},
@@ -285,7 +285,7 @@ static int declare(struct job *job, uint32_t number, struct shore_diag *diag) {
     if (!rename_tensor(job->family, theirs, name))
         return shore__fail(diag, SHORE_EINPUT, "the tensor %s has no name in GGUF that Longshore knows",
                            shore__shown(s->name).text);
-    if (job->family->inputs_first && s->rank == 2 && strstr(s->name, ".c_")) {
+    if (shore__family_of(job->arch->model_type)->inputs_first && s->rank == 2 && strstr(s->name, ".c_")) {
         const uint64_t rows = s->dims[0];
         s->dims[0] = s->dims[1];
         s->dims[1] = rows;
