@@ -158,6 +158,18 @@ def test_a_division_is_forgotten_where_a_later_plan_is_no_faster(tmp_path):
     engine.close()
 
 
+def test_memory_is_not_divided_where_a_script_has_computed_with_parameters(tmp_path):
+    engine = longshore.wrap(models.gpt2(), run=tmp_path / "run", memory="64MiB", lr=1e-3)
+    core = core_of(engine)
+    core.plan.again = faster_by(core.plan.again, [2.0])
+    for n, batch in enumerate(models.tokens(4)):
+        penalty = sum(p.square().sum() for p in engine.parameters()) if n == 2 else 0
+        engine.backward(engine(**batch).loss + 1e-3 * penalty)
+        engine.step()
+        assert (core.outlook.better is not None) == (n in (1, 2)) and core.streams.slots == (3 if n < 3 else 1)
+    engine.close()
+
+
 def test_a_division_that_finds_no_memory_is_undone(tmp_path, monkeypatch):
     def wake(core):
         raise longshore.LongshoreError("no memory")

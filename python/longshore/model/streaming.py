@@ -72,6 +72,7 @@ class Streams:
         self.state = None  # the State of the open run
         self.gradients = None  # until open()
         self.mapped = None  # {name: value}, while a model saves itself
+        self.saves_places = False  # whether autograd has saved places of parameters since the last step
         self.lock = threading.RLock()
         self.layers = layout.layers()
         self.place_of = {b: n for n, numbers in enumerate(self.layers) for b in numbers}
@@ -471,6 +472,8 @@ class Streams:
                 self.clock.saves(tensor)
             goes = self.inside.offloads and (self.fates is None or self.fates.goes(self.inside))
             packed = self.activations.pack(tensor) if goes else Stayed(tensor)
+        else:
+            self.saves_places = True
         return packed if self.turns is None else (self.turns.number, packed)
 
     def _unpack(self, packed):

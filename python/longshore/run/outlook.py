@@ -59,6 +59,7 @@ class Outlook:
 
     def step_ended(self, metrics):
         """A step was made."""
+        self.core.streams.saves_places = False
         self.took.append(metrics["step_seconds"])
         clock = self.core.streams.clock
         if clock.runs:
@@ -96,9 +97,15 @@ class Outlook:
 
     def _divide(self):
         """Divides memory anew before the first pass of a step, where what a script wrote since the last one is part of
-        that one. Gradients that the script keeps would be lost: while there are any, memory stays as it is."""
+        that one. Gradients that the script keeps would be lost, and so would parameters with which it has computed:
+        while there are any, memory stays as it is."""
         gradients = self.core.gradients
-        if gradients.adds or gradients.has_pass or any(block.arrived for block in gradients.blocks):
+        if (
+            self.core.streams.saves_places
+            or gradients.adds
+            or gradients.has_pass
+            or any(block.arrived for block in gradients.blocks)
+        ):
             return
         (now, other, tokens, sizes), self.better = self.better, None
         may = sizes == self._sizes()  # otherwise another engine has got some of the memory meanwhile
