@@ -12,39 +12,14 @@ skewed_tokens "$place/tokens.bin" 2500
 common=(--seed 7 --data "$place/tokens.bin" --steps 4 --batch 20 --seq-len 64 --lr 3e-3 --warmup 1 --clip 0.5)
 mkdir "$place"/d{1,2,3}
 
-# way ARGS...: a run of its own; its digest in $found.
-way() {
-    rm -rf "$place/run" "$place"/d[1-3]/*
-    run train "${common[@]}" --out "$place/run" "$@"
-    found=$(digest)
-    [ $rc = 0 ] && [ -n "$found" ] || fail "exit code $rc: $*"
-}
-# alike MODEL PATTERN...: one digest for all ways; and it is that of no other patterns.
-seen=" "
-alike() {
-    local model=$1 wanted least
-    shift
-    local args=(--init "$place/$model.json" --freeze "$@")
-    least=$(minimum train "${common[@]}" --out "$place/run" "${args[@]}" --drive "$place/d1")
-    way "${args[@]}" --drive ram:
-    wanted=$found
-    [[ $seen == *" $wanted "* ]] && fail "$*: as with other patterns" || ok "$*: its own digest"
-    seen+="$wanted "
-    way "${args[@]}" --drive "$place/d1" --memory "$least"
-    same "$model, $*: within $least" "$found" "$wanted"
-    way "${args[@]}" --drive "$place"/d{1,2,3} --memory 512MiB --speculate on
-    same "$model, $*: three drives" "$found" "$wanted"
-    way "${args[@]}" --drive "$place/d1" --update host
-    same "$model, $*: updated on the host" "$found" "$wanted"
-}
-alike llama '*.mlp.*'
-alike llama 'embed_tokens*' 'model.layers.[0-1].*' '*.2.self_attn.*'
-alike llama '*_proj.weight' 'lm_head*'
-alike llama '*norm*' --gather on
-alike llama 'model.layers.*' '*embed*' 'lm_head*'
-alike gpt2 'wte*'
-alike gpt2 'lm_head*' 'wpe*' 'h.0.*' 'ln_f.weight'
-alike gpt2 '*.bias' 'h.1.*'
+alike --init "$place/llama.json" --freeze '*.mlp.*'
+alike --init "$place/llama.json" --freeze 'embed_tokens*' 'model.layers.[0-1].*' '*.2.self_attn.*'
+alike --init "$place/llama.json" --freeze '*_proj.weight' 'lm_head*'
+alike --init "$place/llama.json" --freeze '*norm*' --gather on
+alike --init "$place/llama.json" --freeze 'model.layers.*' '*embed*' 'lm_head*'
+alike --init "$place/gpt2.json" --freeze 'wte*'
+alike --init "$place/gpt2.json" --freeze 'lm_head*' 'wpe*' 'h.0.*' 'ln_f.weight'
+alike --init "$place/gpt2.json" --freeze '*.bias' 'h.1.*'
 way --init "$place/llama.json" --freeze '*.mlp.*' 'embed_tokens*' --drive ram: --compress top5%
 wanted=$found
 way --init "$place/llama.json" --freeze '*.mlp.*' 'embed_tokens*' --drive "$place"/d{1,2} --memory 512MiB --compress top5%

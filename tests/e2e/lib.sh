@@ -195,6 +195,32 @@ minimum() {
 
 # most_memory: bytes from which on everything is kept, as the last run's --dry-run said
 most_memory() { bytes "$(sed -n 's/^memory: everything kept from \([0-9.]* [KMG]iB\) on$/\1/p' "$place/log")"; }
+
+# way ARGS...: a run of its own, with "${common[@]}", in $place/run and below $place/d1 to d3; its digest in $found.
+way() {
+    rm -rf "$place/run" "$place"/d[1-3]/*
+    run train "${common[@]}" --out "$place/run" "$@"
+    found=$(digest)
+    [ $rc = 0 ] && [ -n "$found" ] || fail "exit code $rc: $*"
+}
+
+# alike ARGS...: one digest wherever the state lies and whatever memory there is; and it is that of no others.
+seen=" "
+alike() {
+    local wanted least
+    least=$(minimum train "${common[@]}" --out "$place/run" "$@" --drive "$place/d1")
+    way "$@" --drive ram:
+    wanted=$found
+    [[ $seen == *" $wanted "* ]] && fail "$*: as with others" || ok "$*: its own digest"
+    seen+="$wanted "
+    way "$@" --drive "$place/d1" --memory "$least"
+    same "$*: within $least" "$found" "$wanted"
+    way "$@" --drive "$place"/d{1,2,3} --memory 512MiB --speculate on
+    same "$*: three drives" "$found" "$wanted"
+    way "$@" --drive "$place/d1" --update host
+    same "$*: updated on the host" "$found" "$wanted"
+}
+
 # skewed_tokens FILE VOCAB: 40,000 tokens, few of which are frequent, so that each unit looks up segments of its own
 skewed_tokens() {
     perl -e 'print pack("V256", 20240520, 1, 40000, (0) x 253); my $s = 1;

@@ -17,36 +17,13 @@ for model in gpt2 llama; do
     must remove "$place/base"
 done
 
-# way ARGS...: a run of its own; its digest in $found.
-way() {
-    rm -rf "$place/run" "$place"/d[1-3]/*
-    run train "${common[@]}" --out "$place/run" "$@"
-    found=$(digest)
-    [ $rc = 0 ] && [ -n "$found" ] || fail "exit code $rc: $*"
-}
-# alike MODEL ARGS...: one digest for all ways; and it is that of no others.
-seen=" "
-alike() {
-    local args=(--model "$place/$1" "${@:2}") wanted least
-    least=$(minimum train "${common[@]}" --out "$place/run" "${args[@]}" --drive "$place/d1")
-    way "${args[@]}" --drive ram:
-    wanted=$found
-    [[ $seen == *" $wanted "* ]] && fail "$*: as with others" || ok "$*: its own digest"
-    seen+="$wanted "
-    way "${args[@]}" --drive "$place/d1" --memory "$least"
-    same "$*: within $least" "$found" "$wanted"
-    way "${args[@]}" --drive "$place"/d{1,2,3} --memory 512MiB --speculate on
-    same "$*: three drives" "$found" "$wanted"
-    way "${args[@]}" --drive "$place/d1" --update host
-    same "$*: updated on the host" "$found" "$wanted"
-}
-alike llama --lora r=8,alpha=16
-alike llama --lora r=8,alpha=16,rslora=on
-alike llama --lora alpha=16,r=8,target=v_proj,down_proj
-alike llama --lora r=8,target=layers.1.mlp.up_proj
-alike llama --lora 8 --moments 8bit --gather on
-alike gpt2 --lora r=4,target=c_proj
-alike gpt2 --lora r=4 --precision fp32
+alike --model "$place/llama" --lora r=8,alpha=16
+alike --model "$place/llama" --lora r=8,alpha=16,rslora=on
+alike --model "$place/llama" --lora alpha=16,r=8,target=v_proj,down_proj
+alike --model "$place/llama" --lora r=8,target=layers.1.mlp.up_proj
+alike --model "$place/llama" --lora 8 --moments 8bit --gather on
+alike --model "$place/gpt2" --lora r=4,target=c_proj
+alike --model "$place/gpt2" --lora r=4 --precision fp32
 
 # a whole run, and one that is killed
 merge common --model "$place/llama" --lora r=8,target=q_proj,gate_proj --steps 20
