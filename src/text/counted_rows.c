@@ -10,7 +10,7 @@
 #include "text/token_spans.h"
 #include "text/vector.h"
 
-#define LEFT_OUT "left out, because nothing in them counts in the loss"
+#define LEFT_OUT "left out, having nothing that counts in the loss"
 
 /* Rows with the same oddity, and where the first one is. */
 struct alike {

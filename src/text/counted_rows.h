@@ -15,9 +15,9 @@ int shore__counted_json(struct shore__counted *c, const char *where, const char 
 /* The same of a row's text, all of which counts. */
 int shore__counted_text(struct shore__counted *c, const char *where, const char *text, size_t bytes,
                         struct shore_diag *diag);
-/* Says the rows that were left out, because nothing in them counts: "; N rows ..."; or nothing. */
+/* Says the rows that were left out, having nothing that counts: "; N rows ..."; or nothing. */
 void shore__counted_left_out(const struct shore__counted *c, char *text, size_t bytes);
-/* Notes how many rows were left out, because nothing in them counts, or cut, and the first of each. */
+/* Notes how many rows were left out, having nothing that counts, or cut, and the first of each. */
 void shore__counted_say(const struct shore__counted *c);
 void shore__counted_close(struct shore__counted *c); /* NULL is allowed */
 

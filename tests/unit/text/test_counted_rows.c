@@ -136,11 +136,11 @@ static void a_row_is_a_sequence_without_packing(void **state) {
 static void rows_in_which_nothing_counts_are_left_out(void **state) {
     const struct shore__reading two = {.row_tokens = 2};
     expect("{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \"abcd\", \"completion\": \"e\"}\n", &two, "ab#");
-    assert_non_null(strstr(notes, "1 row is left out, because nothing in them counts in the loss, the first: "));
+    assert_non_null(strstr(notes, "1 row is left out, having nothing that counts in the loss, the first: "));
     assert_non_null(strstr(notes, "a.jsonl:2\n"));
     struct shore_diag diag; /* where no row is left, the error says so */
     assert_int_equal(build("a.jsonl", "{\"prompt\": \"abcd\", \"completion\": \"e\"}\n", &two, &diag), SHORE_EINPUT);
-    assert_non_null(strstr(diag.text, "not one token is in it; 1 row is left out, because nothing in them counts"));
+    assert_non_null(strstr(diag.text, "not one token is in it; 1 row is left out, having nothing that counts"));
 }
 
 static void texts_and_rows_are_joined(void **state) {
