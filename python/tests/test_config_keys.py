@@ -175,6 +175,26 @@ def keys_of(kind):
     return {**BESIDE, **UNKNOWN, **{key: changed(key, value) for key, value in config.items() if key not in left_out}}
 
 
+@pytest.mark.parametrize("kind", [kind for kind in CLASSES if kind != "gpt2"])
+def test_an_absent_size_is_that_of_transformers(kind, tmp_path):
+    """As text_config of published Gemma 3 has no vocabulary and no heads."""
+    name, small = CLASSES[kind]
+    if not hasattr(transformers, name):
+        pytest.skip(f"this transformers has no {name}")
+    config = {key: small[key] for key in ("rope_parameters", "rope_scaling") if key in small}
+    if kind == "ministral":
+        config["head_dim"] = 128  # which transformers needs
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, **config}))
+    how = "--machine gpu-80gb --seq-len 64 --json".split()
+    out = subprocess.run(
+        [PROGRAM, "plan", "--init", tmp_path / "config.json", *how], capture_output=True, text=True, timeout=60
+    )
+    assert out.returncode in (0, 2) and out.stdout, out.stderr
+    with torch.device("meta"):
+        theirs = AutoModelForCausalLM.from_config(getattr(transformers, name)(**copy.deepcopy(config)))
+    assert json.loads(out.stdout)["parameters"] == sum(p.numel() for p in theirs.parameters())
+
+
 @pytest.mark.parametrize("kind", CLASSES)
 def test_each_key_changed(kind, tmp_path):
     small = CLASSES[kind][1]

@@ -79,6 +79,7 @@ float shore__epsilon_read(struct shore__keys *keys, const char *key, double abse
 
 /* Transformers' defaults that differ from family to family, for keys that are absent. */
 struct shore__rotary_defaults {
+    uint32_t sizes[5];  /* layers, width, heads, width of the gated product, vocabulary */
     uint32_t n_kv_head; /* 0: as many as heads */
     uint32_t max_positions;
     uint32_t head_dim; /* 0: hidden_size over the heads */

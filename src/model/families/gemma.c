@@ -61,6 +61,7 @@ static float cap(struct shore__keys *r, const char *key, double absent) {
 
 static void read(struct shore__keys *r, bool two, uint32_t max_positions, uint32_t nth, struct shore__arch *a) {
     const struct shore__rotary_defaults absent = {
+        .sizes = {26, 2304, 8, 9216, two ? 256000 : 262208},
         .n_kv_head = 4,
         .max_positions = max_positions,
         .head_dim = 256,

@@ -51,8 +51,12 @@ static void check_number(struct shore__keys *r, const char *key, double number) 
 
 static void read(struct shore__keys *r, struct shore__arch *a) {
     shore__rotary_read(r,
-                       (struct shore__rotary_defaults){
-                           .n_kv_head = 8, .max_positions = 131072, .head_dim = 64, .eps = 1e-5, .theta = 150000},
+                       (struct shore__rotary_defaults){.sizes = {36, 2880, 64, 2880, 201088},
+                                                       .n_kv_head = 8,
+                                                       .max_positions = 131072,
+                                                       .head_dim = 64,
+                                                       .eps = 1e-5,
+                                                       .theta = 150000},
                        a);
     if (!shore__keys_given(r, "rope_scaling") && !shore__keys_given(r, "rope_parameters"))
         shore__keys_refuse(r, "rope_scaling", "the angles of positions are needed");

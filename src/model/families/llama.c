@@ -25,7 +25,8 @@ static const struct shore__key_row keys[] = {
 };
 
 static void read(struct shore__keys *r, struct shore__arch *a) {
-    shore__rotary_read(r, (struct shore__rotary_defaults){.max_positions = 2048}, a);
+    shore__rotary_read(r, (struct shore__rotary_defaults){.sizes = {32, 4096, 32, 11008, 32000}, .max_positions = 2048},
+                       a);
     a->qkv_bias = a->out_bias = shore__keys_flag(r, "attention_bias", false);
     a->mlp_bias = shore__keys_flag(r, "mlp_bias", false);
     shore__layers_attend_alike(r, a);

@@ -11,8 +11,12 @@ static uint32_t window(struct shore__keys *r, uint32_t absent) {
     return shore__keys_given(r, "sliding_window") ? shore__keys_count(r, "sliding_window", 0, INT_MAX) : 0;
 }
 
+/* transformers' own. */
+static const struct shore__rotary_defaults defaults = {
+    .sizes = {32, 4096, 32, 14336, 32000}, .n_kv_head = 8, .max_positions = 131072};
+
 static void read(struct shore__keys *r, struct shore__arch *a) {
-    shore__rotary_read(r, (struct shore__rotary_defaults){.n_kv_head = 8, .max_positions = 131072}, a);
+    shore__rotary_read(r, defaults, a);
     a->kinds[0].window = window(r, 4096);
     shore__layers_attend_alike(r, a);
 }
@@ -31,7 +35,7 @@ const struct shore__family shore__mistral = {
 };
 
 static void read_ministral(struct shore__keys *r, struct shore__arch *a) {
-    shore__rotary_read(r, (struct shore__rotary_defaults){.n_kv_head = 8, .max_positions = 131072}, a);
+    shore__rotary_read(r, defaults, a);
     uint32_t of_some = window(r, 4096);
     shore__layer_types_read(r, of_some, of_some ? UINT32_MAX : 0, a);
 }
@@ -51,8 +55,13 @@ const struct shore__family shore__ministral = {
 };
 
 static void read_ministral3(struct shore__keys *r, struct shore__arch *a) {
-    const struct shore__rotary_defaults absent = {
-        .n_kv_head = 8, .max_positions = 262144, .head_dim = 128, .eps = 1e-5, .pad = 1 + 11, .query_scales = true};
+    const struct shore__rotary_defaults absent = {.sizes = {34, 4096, 32, 14336, 131072},
+                                                  .n_kv_head = 8,
+                                                  .max_positions = 262144,
+                                                  .head_dim = 128,
+                                                  .eps = 1e-5,
+                                                  .pad = 1 + 11,
+                                                  .query_scales = true};
     shore__rotary_read(r, absent, a);
     if (!r->rc && !a->rope[0].query_beta && a->rope[0].kind != SHORE__ROPE_YARN)
         shore__keys_refuse(r, "rope_parameters", "yarn is needed, with llama_4_scaling_beta");

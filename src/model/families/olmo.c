@@ -29,7 +29,7 @@ static const struct shore__layer_row layer[] = {
 static const struct shore__key_row keys2[] = {{SHORE__KEY_READ, "attention_bias"}};
 static const struct shore__key_row keys3[] = {{SHORE__KEY_READ, "attention_bias sliding_window"}};
 
-#define DEFAULTS .max_positions = 2048, .eps = 1e-5, .pad = 1 + 1
+#define DEFAULTS .sizes = {32, 4096, 32, 11008, 50304}, .max_positions = 2048, .eps = 1e-5, .pad = 1 + 1
 
 static void read(struct shore__keys *r, struct shore__rotary_defaults absent, struct shore__arch *a) {
     shore__rotary_read(r, absent, a);

@@ -15,7 +15,10 @@ static const struct shore__key_row keys[] = {
 
 static void read(struct shore__keys *r, struct shore__arch *a) {
     /* token 1 pads where pad_token_id is absent */
-    shore__rotary_read(r, (struct shore__rotary_defaults){.max_positions = 4096, .eps = 1e-5, .pad = 1 + 1}, a);
+    shore__rotary_read(r,
+                       (struct shore__rotary_defaults){
+                           .sizes = {16, 2048, 16, 2048, 50304}, .max_positions = 4096, .eps = 1e-5, .pad = 1 + 1},
+                       a);
     a->qkv_bias = a->out_bias = shore__keys_flag(r, "attention_bias", false);
     a->heads_normed_together = true;
     shore__experts_read(r, "num_experts", 64, 8, 0.01, a);

@@ -25,8 +25,12 @@ static const struct shore__key_row keys[] = {
 
 static void read(struct shore__keys *r, struct shore__arch *a) {
     double part = 1;
-    const struct shore__rotary_defaults absent = {
-        .max_positions = 4096, .eps = 1e-5, .pad = 1 + 32000, .original_positions = 4096, .part = &part};
+    const struct shore__rotary_defaults absent = {.sizes = {32, 3072, 32, 8192, 32064},
+                                                  .max_positions = 4096,
+                                                  .eps = 1e-5,
+                                                  .pad = 1 + 32000,
+                                                  .original_positions = 4096,
+                                                  .part = &part};
     shore__rotary_read(r, absent, a);
     if (!r->rc && a->rope[0].kind != SHORE__ROPE_DEFAULT && a->rope[0].kind != SHORE__ROPE_LONGROPE)
         shore__keys_refuse(r, shore__keys_given(r, "rope_scaling") ? "rope_scaling" : "rope_parameters",

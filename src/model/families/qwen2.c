@@ -8,7 +8,10 @@ static const struct shore__key_row keys[] = {
 };
 
 static void read(struct shore__keys *r, struct shore__arch *a) {
-    shore__rotary_read(r, (struct shore__rotary_defaults){.n_kv_head = 32, .max_positions = 32768}, a);
+    shore__rotary_read(r,
+                       (struct shore__rotary_defaults){
+                           .sizes = {32, 4096, 32, 22016, 151936}, .n_kv_head = 32, .max_positions = 32768},
+                       a);
     a->qkv_bias = true;
     shore__layers_attend_alike(r, a);
 }

@@ -30,7 +30,11 @@ static const struct shore__key_row keys[] = {
 };
 
 static void read(struct shore__keys *r, struct shore__arch *a) {
-    shore__rotary_read(r, (struct shore__rotary_defaults){.n_kv_head = 32, .max_positions = 32768, .head_dim = 128}, a);
+    shore__rotary_read(
+        r,
+        (struct shore__rotary_defaults){
+            .sizes = {32, 4096, 32, 22016, 151936}, .n_kv_head = 32, .max_positions = 32768, .head_dim = 128},
+        a);
     a->qkv_bias = a->out_bias = shore__keys_flag(r, "attention_bias", false);
     shore__layers_attend_alike(r, a);
 }

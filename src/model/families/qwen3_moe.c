@@ -23,7 +23,10 @@ static const struct shore__key_row keys[] = {
 };
 
 static void read(struct shore__keys *r, struct shore__arch *a) {
-    shore__rotary_read(r, (struct shore__rotary_defaults){.n_kv_head = 4, .max_positions = 32768}, a);
+    shore__rotary_read(
+        r,
+        (struct shore__rotary_defaults){.sizes = {24, 2048, 32, 6144, 151936}, .n_kv_head = 4, .max_positions = 32768},
+        a);
     a->qkv_bias = a->out_bias = shore__keys_flag(r, "attention_bias", false);
     /* transformers 5 writes the second name */
     const char *count = shore__keys_given(r, "num_experts") ? "num_experts" : "num_local_experts";

@@ -45,14 +45,14 @@ static int64_t padding(struct shore__keys *r, uint32_t absent, uint32_t vocab) {
 }
 
 void shore__rotary_read(struct shore__keys *r, struct shore__rotary_defaults absent, struct shore__arch *a) {
-    a->n_layer = shore__keys_count(r, "num_hidden_layers", 32, SHORE__LAYERS_MOST);
-    a->d_model = shore__keys_count(r, "hidden_size", 4096, 1 << 18);
-    a->n_head = shore__keys_count(r, "num_attention_heads", 32, 4096);
+    a->n_layer = shore__keys_count(r, "num_hidden_layers", absent.sizes[0], SHORE__LAYERS_MOST);
+    a->d_model = shore__keys_count(r, "hidden_size", absent.sizes[1], 1 << 18);
+    a->n_head = shore__keys_count(r, "num_attention_heads", absent.sizes[2], 4096);
     /* null means one for each head */
     bool stands = json_object_get(r->object, "num_key_value_heads") || !absent.n_kv_head;
     a->n_kv_head = shore__keys_count(r, "num_key_value_heads", stands ? a->n_head : absent.n_kv_head, 4096);
-    a->d_ff = shore__keys_count(r, "intermediate_size", -1, 1 << 20);
-    a->vocab = shore__keys_count(r, "vocab_size", -1, 1 << 24);
+    a->d_ff = shore__keys_count(r, "intermediate_size", absent.sizes[3], 1 << 20);
+    a->vocab = shore__keys_count(r, "vocab_size", absent.sizes[4], 1 << 24);
     a->padding = padding(r, absent.pad, a->vocab);
     a->max_positions = shore__keys_count(r, "max_position_embeddings", absent.max_positions, 1 << 24);
     a->norm = SHORE__RMS_NORM;

@@ -9,8 +9,12 @@ static const struct shore__key_row keys[] = {
 };
 
 static void read(struct shore__keys *r, struct shore__arch *a) {
-    const struct shore__rotary_defaults absent = {
-        .n_kv_head = 4, .max_positions = 32768, .theta = 2e6, .tied = true, .pad = 1 + 128004};
+    const struct shore__rotary_defaults absent = {.sizes = {36, 2048, 16, 11008, 128256},
+                                                  .n_kv_head = 4,
+                                                  .max_positions = 32768,
+                                                  .theta = 2e6,
+                                                  .tied = true,
+                                                  .pad = 1 + 128004};
     shore__rotary_read(r, absent, a);
     a->qkv_bias = a->out_bias = shore__keys_flag(r, "attention_bias", false);
     a->mlp_bias = shore__keys_flag(r, "mlp_bias", false);
