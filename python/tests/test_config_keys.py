@@ -181,7 +181,7 @@ def test_an_absent_size_is_that_of_transformers(kind, tmp_path):
     name, small = CLASSES[kind]
     if not hasattr(transformers, name):
         pytest.skip(f"this transformers has no {name}")
-    config = {key: small[key] for key in ("rope_parameters", "rope_scaling") if key in small}
+    config = {key: small[key] for key in ("rope_parameters", "rope_scaling", "rope_theta") if key in small}
     if kind == "ministral":
         config["head_dim"] = 128  # which transformers needs
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, **config}))
