@@ -46,8 +46,10 @@ static const struct shore__family *family_of(struct shore__keys *r) {
     if (json_is_string(class)) {
         const char *c = json_string_value(class);
         if (!strstr(c, "LMHeadModel") && !strstr(c, "ForCausalLM"))
-            shore__keys_refuse(r, "architectures",
-                               "only language models (...LMHeadModel, ...ForCausalLM) are supported");
+            shore__keys_refuse(
+                r, "architectures",
+                "only language models (...LMHeadModel, ...ForCausalLM) are supported; from Python, any model "
+                "trains");
         if (!type && !strncmp(c, "GPT2", 4)) type = "gpt2";
         if (!type && !strncmp(c, "Llama", 5)) type = "llama";
     }

@@ -101,6 +101,9 @@ static void texts_of_multimodal_models_are_models(void **state) {
     json_decref(written);
     json_decref(config);
     shore__model_free(m);
+    expect_refusal("{\"model_type\": \"qwen2_5_vl\", " SIZES
+                   "\"architectures\": [\"Qwen2_5_VLForConditionalGeneration\"]}",
+                   "from Python, any model trains");
     expect_refusal(WRAPPED("llava", "\"head_dim\": 16"), "only the text of gemma3 and mistral3");
 }
 
