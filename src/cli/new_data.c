@@ -1,6 +1,5 @@
 /* Data that are named with --resume: the first ones of a run that was imported without, or others to go on with. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "cli/cli.h"
 #include "cli/train_options.h"
@@ -12,7 +11,7 @@ static int copy_names(const struct shore__strings *from, struct shore__strings *
     return rc;
 }
 
-/* A run imported without data takes the first data that a resume names. */
+/* A run imported without data takes the first data that a resume names. How they are read is a change of settings. */
 static int name_data(const struct shore__train_args *args, struct shore__run *run, struct shore_diag *diag) {
     const struct shore__settings *given = &args->settings;
     struct shore__settings *s = &run->settings;
@@ -21,18 +20,8 @@ static int name_data(const struct shore__train_args *args, struct shore__run *ru
                            "%s was imported without --data, so there is nothing to train on: give it now, with --data "
                            "FILE...",
                            run->path);
-    s->val_share = given->val_share;
-    s->parse_special |= given->parse_special;
-    s->skip_bad_rows |= given->skip_bad_rows;
-    s->all_count |= given->all_count;
-    s->packs &= given->packs;
-    if (given->text_field && strcmp(given->text_field, "text") != 0) {
-        free(s->text_field);
-        s->text_field = strdup(given->text_field);
-        if (!s->text_field) return shore__out_of_memory(diag);
-    }
     if (given->epochs > 0 && !given->steps) s->epochs = given->epochs, s->steps = 0;
-    if (copy_names(&given->data, &s->data) || copy_names(&given->val_data, &s->val_data))
+    if (copy_names(&given->data, &s->data) || copy_names(&given->mix, &s->mix))
         return shore__out_of_memory(diag);
     return 0;
 }

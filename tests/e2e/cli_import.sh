@@ -77,6 +77,18 @@ must import "$place/one" --drive "$place/d/e.volume" --out "$place/later" --batc
     --quiet
 must train --resume "$place/later" --data "$place/text" --dry-run
 [ ! -e "$place/later/tokens.bin" ] && ok "a dry run makes nothing" || fail "a dry run made tokens.bin"
+cp "$place/text" "$place/more"
+must import "$place/one" --drive "$place/d/mixed.volume" --out "$place/mixed" --batch 2 --seq-len 32 --steps 2 --memory 512MiB \
+    --quiet
+must train --resume "$place/mixed" --mix "$place/text=3" "$place/more=1" --val-data "$place/more" --quiet
+must inspect "$place/mixed" --json
+grep -q "\"mix\":\[\"$place/text=3\",\"$place/more=1\"\]" "$place/log" && ok "the first data of a run, by weight" ||
+    fail "weights of the first data were dropped: $(cat "$place/log")"
+must train --model "$place/one" --drive ram: --out "$place/direct-mixed" --mix "$place/text=3" "$place/more=1" \
+    --val-data "$place/more" --batch 2 --seq-len 32 --steps 2 --memory 512MiB --quiet
+mixed=$(digest)
+must inspect "$place/mixed" --deep
+same "import and train by weight is train by weight" "$(digest)" "$mixed"
 mkfifo "$place/pipe"
 # stopped NAME PATTERN ARGS...: a signal while the text is read.
 stopped() {
