@@ -89,15 +89,15 @@ static int refuse_target(const struct shore__model *m, const char *target, struc
 static int number_of(struct shore__model *m, const struct shore__model_tensor *t, const struct shore__part *p,
                      uint32_t *number, struct shore_diag *diag) {
     const struct shore__layer_row *row = product_of(m, t->role);
-    struct shore__beside *all = &m->adapters;
+    struct shore__adapters *all = &m->adapters;
     if (!row)
         return shore__fail(diag, SHORE_EUSAGE,
                            "lora: %.*s is no plain product of the layers, beside which adapters go: those are %s",
                            (int)shore__module_bytes(p->name), p->name, targets_of(m).text);
-    const struct shore__beside_one is = {.weight = t->role,
-                                         .first = row->input_major ? 0 : (uint32_t)p->row,
-                                         .out = (uint32_t)(row->input_major ? t->cols : p->rows),
-                                         .in = (uint32_t)(row->input_major ? t->rows : t->cols)};
+    const struct shore__adapter_place is = {.weight = t->role,
+                                            .first = row->input_major ? 0 : (uint32_t)p->row,
+                                            .out = (uint32_t)(row->input_major ? t->cols : p->rows),
+                                            .in = (uint32_t)(row->input_major ? t->rows : t->cols)};
     for (*number = 0; *number < all->count; ++*number)
         if (all->of[*number].weight == is.weight && all->of[*number].first == is.first) return 0;
     if (all->count == SHORE__ADAPTERS_MOST)
@@ -142,7 +142,7 @@ static int adapt_layer(struct shore__model *m, uint32_t layer, const struct shor
             if (!is_wanted(lora, used, p->name)) continue;
             int rc = number_of(m, &b->tensors[t], p, &n, diag);
             if (rc) return rc;
-            const struct shore__beside_one *a = &m->adapters.of[n];
+            const struct shore__adapter_place *a = &m->adapters.of[n];
             rc = add_tensor(side, role_a(n), lora->rank, a->in, p, SHORE__PEFT_A);
             if (!rc) rc = add_tensor(side, role_b(n), a->out, lora->rank, p, SHORE__PEFT_B);
             if (rc) return shore__out_of_memory(diag);
@@ -189,7 +189,7 @@ void shore__adapters_init(const struct shore__model_tensor *t, uint64_t seed, ui
 static size_t widest(const struct shore__model *m) {
     size_t most = 0;
     for (uint32_t i = 0; i < m->adapters.count; i++) {
-        const struct shore__beside_one *a = &m->adapters.of[i];
+        const struct shore__adapter_place *a = &m->adapters.of[i];
         if (a->in > most) most = a->in;
         if (a->out > most) most = a->out;
     }
@@ -215,9 +215,9 @@ static struct scratch scratch_of(const struct shore__layer_call *l) {
 int shore__adapters_add(const struct shore__layer_call *l, enum shore__role weight, shore__buf y, size_t width,
                         shore__buf x) {
     const struct shore__compute_ops *op = l->c->ops;
-    const struct shore__beside *all = &l->m->adapters;
+    const struct shore__adapters *all = &l->m->adapters;
     for (uint32_t i = 0; i < all->count; i++) {
-        const struct shore__beside_one *is = &all->of[i];
+        const struct shore__adapter_place *is = &all->of[i];
         shore__buf a = l->w->role[role_a(i)], b = l->w->role[role_b(i)];
         if (is->weight != weight || shore__buf_is_none(a)) continue;
         struct scratch s = scratch_of(l);
@@ -232,9 +232,9 @@ int shore__adapters_add(const struct shore__layer_call *l, enum shore__role weig
 int shore__adapters_backward(const struct shore__layer_call *l, const struct shore__gradients *g,
                              enum shore__role weight, shore__buf dy, size_t width, shore__buf x, shore__buf dx) {
     const struct shore__compute_ops *op = l->c->ops;
-    const struct shore__beside *all = &l->m->adapters;
+    const struct shore__adapters *all = &l->m->adapters;
     for (uint32_t i = 0; i < all->count; i++) {
-        const struct shore__beside_one *is = &all->of[i];
+        const struct shore__adapter_place *is = &all->of[i];
         shore__buf a = l->w->role[role_a(i)], b = l->w->role[role_b(i)], thin, dthin;
         if (is->weight != weight || shore__buf_is_none(a)) continue;
         struct scratch s = scratch_of(l);

@@ -75,7 +75,7 @@ struct shore__shapes shore__model_shapes(const struct shore__model *m, size_t un
             (struct shore__linear_shape){m->layer.width[row->out], m->layer.width[row->in], !row->input_major};
     }
     for (uint32_t i = 0; i < m->adapters.count; i++) {
-        const struct shore__beside_one *is = &m->adapters.of[i];
+        const struct shore__adapter_place *is = &m->adapters.of[i];
         shapes.linear[shapes.nlinear++] = (struct shore__linear_shape){m->adapters.rank, is->in, true};
         shapes.linear[shapes.nlinear++] = (struct shore__linear_shape){is->out, m->adapters.rank, true};
     }

@@ -127,14 +127,14 @@ struct shore__model_block {
 
 /* Adapters, which lie beside products of every layer: see adapters.h. a [rank, in], b [out, rank]; what they make is
  * added to columns [first, first + out) of the product with this weight. */
-struct shore__beside_one {
+struct shore__adapter_place {
     enum shore__role weight;
     uint32_t first, out, in;
 };
-struct shore__beside {
+struct shore__adapters {
     uint32_t count, rank;
     float scale;
-    struct shore__beside_one of[SHORE__ADAPTERS_MOST];
+    struct shore__adapter_place of[SHORE__ADAPTERS_MOST];
 };
 
 struct shore__model {
@@ -146,7 +146,7 @@ struct shore__model {
     struct shore_layout *layout;
     uint64_t parameters; /* tied tables counted once */
     uint64_t trained;    /* of these */
-    struct shore__beside adapters;
+    struct shore__adapters adapters;
     uint32_t lowest; /* layer down to which backward is computed: at least 1; n_layer + 1: it is of none */
     /* widths */
     uint32_t attn_width, kv_width, qkv_width, up_width;
