@@ -21,8 +21,7 @@ static int name_data(const struct shore__train_args *args, struct shore__run *ru
                            "FILE...",
                            run->path);
     if (given->epochs > 0 && !given->steps) s->epochs = given->epochs, s->steps = 0;
-    if (copy_names(&given->data, &s->data) || copy_names(&given->mix, &s->mix))
-        return shore__out_of_memory(diag);
+    if (copy_names(&given->data, &s->data) || copy_names(&given->mix, &s->mix)) return shore__out_of_memory(diag);
     return 0;
 }
 
