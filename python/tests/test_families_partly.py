@@ -96,24 +96,11 @@ def test_adapters(case, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("patterns", [["*.experts.*"], ["*self_attn*", "*embed_tokens*"]], ids=["experts", "others"])
 @pytest.mark.parametrize("case", experts.CASES)
-def test_frozen_experts_and_what_lies_beside_them(case, patterns, tmp_path, monkeypatch):
+def test_frozen_experts_and_what_lies_beside_them(case, patterns, tmp_path):
     if len(patterns) > 1:
         patterns = [*patterns, "*.router.*" if case == "gpt_oss" else "*.gate.weight"]
     initial, tokens = experts.prepared(case, tmp_path)
-    from_config, each_expert = AutoModelForCausalLM.from_config, experts.each_expert
-
-    def frozen(*given, **how):
-        model = from_config(*given, **how)
-        make_expected.freeze(model, patterns)
-        return model
-
-    def trained_experts(model):
-        names = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        return each_expert(type("Trained", (), {"named_parameters": lambda self: names})())
-
-    monkeypatch.setattr(AutoModelForCausalLM, "from_config", frozen)
-    monkeypatch.setattr(experts, "each_expert", trained_experts)
-    _, theirs = experts.train_theirs(initial, tokens, experts.RUN)
+    _, theirs = experts.train_theirs(initial, tokens, experts.RUN, patterns)
     steps, digest = experts.train_ours(tmp_path, "--precision", "fp32", "--memory", "1GiB", "--freeze", *patterns)
     agree(steps, [(0, *step, 0) for step in theirs])
     again, other = experts.train_ours(tmp_path, "--precision", "fp32", "--memory", "64MiB", "--freeze", *patterns)
