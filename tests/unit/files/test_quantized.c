@@ -47,7 +47,7 @@ struct stored {
 };
 
 static void put(const struct stored *tensors, uint32_t n) {
-    struct shore__st_decl decls[16];
+    struct shore__st_decl decls[16] = {0};
     struct shore__st_writer *w;
     struct shore_diag diag = {0};
     for (uint32_t i = 0; i < n; i++) {

@@ -3,6 +3,8 @@
 #include "infer/infer.h"
 #include "text/token_file.h"
 #include "train/train.h"
+#include <math.h>
+
 #include "unit/train/book.h"
 
 enum { T = 16 };
