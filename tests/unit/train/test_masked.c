@@ -1,10 +1,10 @@
 /* Rows whose target is -1: a model that is trained, validated and evaluated on T of them of which the last does not
  * count is the same, bit by bit, as on the T - 1 before it, since rows do not see what follows them. */
+#include <math.h>
+
 #include "infer/infer.h"
 #include "text/token_file.h"
 #include "train/train.h"
-#include <math.h>
-
 #include "unit/train/book.h"
 
 enum { T = 16 };
