@@ -131,19 +131,13 @@ static struct shore__attention attention_of_whole(const struct shore__layer_call
     return attention;
 }
 
-static int rope(const struct shore__layer_call *l, shore__buf qkv, bool inverse) {
+static int rope(const struct shore__layer_call *l, const struct shore__attention *attention, shore__buf qkv,
+                bool inverse) {
     const struct shore__arch *a = &l->m->arch;
     const struct shore__layer_kind *kind = shore__layer_kind(a, l->layer);
-    struct shore__attention attention = shore__layer_attention(l);
     if (kind->unrotated) return 0;
     shore__buf table = shore__at(l->rotary, kind->rope * l->rotary_positions * a->rotary_dim * 4);
-    return l->c->ops->rope(l->c, l->s, qkv, table, &attention, l->first_position, inverse);
-}
-
-static int attend(const struct shore__layer_call *l, shore__buf out, shore__buf lse, shore__buf qkv) {
-    struct shore__attention attention = attention_of_whole(l);
-    if (l->attend) return l->attend(l->ctx, l, out, qkv);
-    return l->c->ops->attention(l->c, l->s, out, lse, qkv, &attention);
+    return l->c->ops->rope(l->c, l->s, qkv, table, attention, l->first_position, inverse);
 }
 
 /* at: a place for every value. */
@@ -153,7 +147,7 @@ static int forward_row(const struct shore__layer_call *l, const struct shore__la
     const uint32_t *width = l->m->layer.width, *times = l->m->layer.times;
     const struct shore__routing r = shore__model_routing(l->m, l->c->mode);
     const shore__buf in = at[row->in], out = at[row->out], *p = l->w->role;
-    struct shore__attention attention = shore__layer_attention(l);
+    const struct shore__attention attention = attention_of_whole(l);
     switch (row->op) {
     case SHORE__OP_NORM:
         return op->norm(l->c, l->s, out, at[row->aux], in, p[row->weight], p[row->bias], a->norm_eps, a->norm, l->rows,
@@ -166,9 +160,10 @@ static int forward_row(const struct shore__layer_call *l, const struct shore__la
         return op->head_norm(l->c, l->s, out, at[row->aux], in, p[row->weight], a->norm_eps, a->norm,
                              a->heads_normed_together, &attention);
     case SHORE__OP_ROPE:
-        return rope(l, out, false);
+        return rope(l, &attention, out, false);
     case SHORE__OP_ATTENTION:
-        return attend(l, out, at[row->aux], in);
+        if (l->attend) return l->attend(l->ctx, l, out, in);
+        return op->attention(l->c, l->s, out, at[row->aux], in, &attention);
     case SHORE__OP_ACT:
         return op->act(l->c, l->s, out, in, a->act, a->gated, l->rows * times[row->in],
                        width[row->in] / times[row->in]);
@@ -248,7 +243,7 @@ static int backward_row(const struct shore__layer_call *l, uint32_t i, const str
     const struct shore__layer_row *row = &s->rows[i];
     const shore__buf in = at[row->in], *q = g->role;
     shore__buf dout = gradient_at(d, s->gradient[i].out), din = gradient_at(d, s->gradient[i].in);
-    struct shore__attention attention = attention_of_whole(l);
+    const struct shore__attention attention = attention_of_whole(l);
     const struct shore__routing r = shore__model_routing(l->m, l->c->mode);
     switch (row->op) {
     case SHORE__OP_NORM:
@@ -261,7 +256,7 @@ static int backward_row(const struct shore__layer_call *l, uint32_t i, const str
         return op->head_norm_backward(l->c, l->s, din, q[row->weight], dout, in, l->w->role[row->weight], at[row->aux],
                                       a->norm, a->heads_normed_together, &attention);
     case SHORE__OP_ROPE:
-        return rope(l, dout, true);
+        return rope(l, &attention, dout, true);
     case SHORE__OP_ATTENTION:
         if (!shore__buf_is_none(q[row->weight]))
             SHORE__TRY(op->sink_backward(l->c, l->s, q[row->weight], dout, at[row->out], at[row->aux], &attention));
