@@ -99,6 +99,9 @@ void shore__rotary_write(const struct shore__arch *arch, json_t *config);
 /* Refuses layers that differ: layer_types must say of each what the first kind of layer is. transformers takes a
  * Mistral with these keys for a Ministral, whose layers differ as the keys say. */
 void shore__layers_attend_alike(struct shore__keys *keys, const struct shore__arch *arch);
+/* Reads sliding_window; null means none. absent: transformers' default for an absent key; 0: none. */
+uint32_t shore__window_read(struct shore__keys *keys, uint32_t absent);
+void shore__window_write(uint32_t window, json_t *config);
 /* Reads layer_types: layers whose queries see all keys are of kinds[0], the others of kinds[1], which is the same with
  * a window. Where it is absent, each nth layer sees all keys; nth 0: all of them. window 0: there is none. */
 void shore__layer_types_read(struct shore__keys *keys, uint32_t window, uint32_t nth, struct shore__arch *out);
@@ -108,9 +111,9 @@ void shore__layer_types_write(const struct shore__arch *arch, json_t *config);
 #define SHORE__LLAMA_ROWS 11u
 extern const struct shore__tensor_row shore__llama_tensors[SHORE__LLAMA_TENSORS];
 extern const struct shore__layer_row shore__llama_layer[SHORE__LLAMA_ROWS];
-#define SHORE__LIKE_LLAMA                                                                          \
-    .prefix = "model.", .layers = "layers.", .rotary = true, SHORE__TENSORS(shore__llama_tensors), \
-    SHORE__LAYER_TABLE(shore__llama_layer)
+#define SHORE__LLAMA_NAMES .prefix = "model.", .layers = "layers.", .rotary = true
+#define SHORE__LIKE_LLAMA \
+    SHORE__LLAMA_NAMES, SHORE__TENSORS(shore__llama_tensors), SHORE__LAYER_TABLE(shore__llama_layer)
 #define SHORE__QKV_PARTS(what)                                                                   \
     {                                                                                            \
         {"self_attn.q_proj." what, SHORE__WIDTH_Q}, {"self_attn.k_proj." what, SHORE__WIDTH_KV}, \
@@ -172,6 +175,13 @@ extern const struct shore__layer_row shore__llama_layer[SHORE__LLAMA_ROWS];
             { "norm.weight", SHORE__WIDTH_D }                                                               \
         }                                                                                                   \
     }
+/* Rows before attention, and behind it up to the norm of the layer's second half. */
+#define SHORE__LLAMA_QKV_ROWS                                                                         \
+    SHORE__OP_ROW(NORM, IN, NORM1, .aux = SHORE__STATS1, .weight = SHORE__NORM1_GAIN, .cheap = true), \
+        SHORE__OP_ROW(LINEAR, NORM1, QKV, .weight = SHORE__QKV_W, .bias = SHORE__QKV_B)
+#define SHORE__LLAMA_MID_ROWS                                                                                \
+    SHORE__OP_ROW(LINEAR, ATTN, MID, .weight = SHORE__OUT_W, .bias = SHORE__OUT_B), SHORE__ADD_ROW(IN, MID), \
+        SHORE__OP_ROW(NORM, MID, NORM2, .aux = SHORE__STATS2, .weight = SHORE__NORM2_GAIN, .cheap = true)
 /* Rows of attention over queries and keys that are normed. */
 #define SHORE__NORMED_ATTENTION_ROWS                                                                           \
     SHORE__OP_ROW(HEAD_NORM, QKV, HEADS, .aux = SHORE__HEAD_STATS, .weight = SHORE__HEAD_GAIN, .cheap = true), \

@@ -1,6 +1,5 @@
 /* Gemma 2 and 3: norms before and after each half of a layer, whose gains are 1 + weight; windows in some layers; Gemma
  * 2 caps scores and logits; Gemma 3 has norms of queries and keys, and angles of its own where there is a window. */
-#include <limits.h>
 #include <math.h>
 
 #include "model/config/rope.h"
@@ -16,9 +15,6 @@ static const struct shore__tensor_row tensors2[] = {TENSORS_BEFORE, TENSORS_BEHI
 static const struct shore__tensor_row tensors3[] = {TENSORS_BEFORE, SHORE__HEAD_GAIN_ROW(HEAD_DIM, HEAD_DIM),
                                                     TENSORS_BEHIND};
 
-#define ROWS_BEFORE                                                                                   \
-    SHORE__OP_ROW(NORM, IN, NORM1, .aux = SHORE__STATS1, .weight = SHORE__NORM1_GAIN, .cheap = true), \
-        SHORE__OP_ROW(LINEAR, NORM1, QKV, .weight = SHORE__QKV_W, .bias = SHORE__QKV_B)
 #define ROWS_BEHIND                                                                                        \
     SHORE__OP_ROW(LINEAR, ATTN, ATTN_OUT, .weight = SHORE__OUT_W, .bias = SHORE__OUT_B),                   \
         SHORE__OP_ROW(NORM, ATTN_OUT, MID, .aux = SHORE__ATTN_OUT_STATS, .weight = SHORE__ATTN_OUT_GAIN),  \
@@ -29,13 +25,13 @@ static const struct shore__tensor_row tensors3[] = {TENSORS_BEFORE, SHORE__HEAD_
         SHORE__ADD_ROW(MID, OUT)
 
 static const struct shore__layer_row layer2[] = {
-    ROWS_BEFORE,
+    SHORE__LLAMA_QKV_ROWS,
     SHORE__OP_ROW(ROPE, QKV, QKV, .aux = SHORE__NO_VALUE),
     SHORE__OP_ROW(ATTENTION, QKV, ATTN, .aux = SHORE__LSE),
     ROWS_BEHIND,
 };
 static const struct shore__layer_row layer3[] = {
-    ROWS_BEFORE,
+    SHORE__LLAMA_QKV_ROWS,
     SHORE__NORMED_ATTENTION_ROWS,
     ROWS_BEHIND,
 };
@@ -76,10 +72,7 @@ static void read(struct shore__keys *r, bool two, uint32_t max_positions, uint32
     a->scaled_embedding = true;
     a->qkv_bias = a->out_bias = shore__keys_flag(r, "attention_bias", false);
     a->attention_scale = (float)(1 / sqrt(shore__keys_count(r, "query_pre_attn_scalar", 256, 1 << 24)));
-    uint32_t window = 4096;
-    if (json_object_get(r->object, "sliding_window"))
-        window = shore__keys_given(r, "sliding_window") ? shore__keys_count(r, "sliding_window", 0, INT_MAX) : 0;
-    shore__layer_types_read(r, window, nth, a);
+    shore__layer_types_read(r, shore__window_read(r, 4096), nth, a);
 }
 
 static void read2(struct shore__keys *r, struct shore__arch *a) {
@@ -107,7 +100,7 @@ static void write2(const struct shore__arch *a, json_t *j) {
     json_object_set_new(j, "attention_bias", json_boolean(a->qkv_bias));
     json_object_set_new(j, "query_pre_attn_scalar",
                         json_integer(lrintf(1 / (a->attention_scale * a->attention_scale))));
-    json_object_set_new(j, "sliding_window", a->kinds[1].window ? json_integer(a->kinds[1].window) : json_null());
+    shore__window_write(a->kinds[1].window, j);
     json_object_set_new(j, "final_logit_softcapping", cap_of(a->logit_cap));
     json_object_set_new(j, "attn_logit_softcapping", cap_of(a->attention_cap));
     shore__layer_types_write(a, j);
@@ -118,11 +111,11 @@ static void write3(const struct shore__arch *a, json_t *j) {
     shore__rope_write_both(a->rope, "rope_local_base_freq", 0, j);
 }
 
-#define GEMMA(number, type, class_)                                                                    \
-    {                                                                                                  \
-        .model_type = type, .class = class_, .prefix = "model.", .layers = "layers.", .rotary = true,  \
-        SHORE__KEYS(keys##number), SHORE__TENSORS(tensors##number), SHORE__LAYER_TABLE(layer##number), \
-        .read = read##number, .write = write##number                                                   \
+#define GEMMA(number, type, class_)                                                               \
+    {                                                                                             \
+        .model_type = type, .class = class_, SHORE__LLAMA_NAMES, SHORE__KEYS(keys##number),       \
+        SHORE__TENSORS(tensors##number), SHORE__LAYER_TABLE(layer##number), .read = read##number, \
+        .write = write##number                                                                    \
     }
 const struct shore__family shore__gemma2 = GEMMA(2, "gemma2", "Gemma2ForCausalLM");
 const struct shore__family shore__gemma3 = GEMMA(3, "gemma3_text", "Gemma3ForCausalLM");

@@ -1,6 +1,5 @@
 /* gpt-oss: experts with biases, which files have in one tensor for all of a layer; sinks; every second layer has a
  * window. Gates and ups alternate in a row. */
-#include <limits.h>
 #include <stdio.h>
 
 #include "model/families/with_experts.h"
@@ -21,13 +20,10 @@ static const struct shore__tensor_row tensors[] = {
 };
 
 static const struct shore__layer_row layer[] = {
-    SHORE__OP_ROW(NORM, IN, NORM1, .aux = SHORE__STATS1, .weight = SHORE__NORM1_GAIN, .cheap = true),
-    SHORE__OP_ROW(LINEAR, NORM1, QKV, .weight = SHORE__QKV_W, .bias = SHORE__QKV_B),
+    SHORE__LLAMA_QKV_ROWS,
     SHORE__OP_ROW(ROPE, QKV, QKV, .aux = SHORE__NO_VALUE),
     SHORE__OP_ROW(ATTENTION, QKV, ATTN, .aux = SHORE__LSE, .weight = SHORE__SINKS),
-    SHORE__OP_ROW(LINEAR, ATTN, MID, .weight = SHORE__OUT_W, .bias = SHORE__OUT_B),
-    SHORE__ADD_ROW(IN, MID),
-    SHORE__OP_ROW(NORM, MID, NORM2, .aux = SHORE__STATS2, .weight = SHORE__NORM2_GAIN, .cheap = true),
+    SHORE__LLAMA_MID_ROWS,
     SHORE__EXPERTS_ROWS,
     SHORE__ADD_ROW(MID, OUT),
 };
@@ -68,26 +64,23 @@ static void read(struct shore__keys *r, struct shore__arch *a) {
     shore__experts_read(r, "num_local_experts", 128, 4, 0.001, a);
     a->expert_ff = a->d_ff;
     a->experts_renormalised = true;
-    bool windowed = shore__keys_given(r, "sliding_window") || !json_object_get(r->object, "sliding_window");
-    shore__layer_types_read(r, windowed ? shore__keys_count(r, "sliding_window", 128, INT_MAX) : 0, 2, a);
+    shore__layer_types_read(r, shore__window_read(r, 128), 2, a);
 }
 
 static void write(const struct shore__arch *a, json_t *j) {
     json_object_set_new(j, "attention_bias", json_boolean(a->qkv_bias));
     json_object_set_new(j, "num_local_experts", json_integer(a->experts));
     json_object_set_new(j, "num_experts_per_tok", json_integer(a->experts_chosen));
-    json_object_set_new(j, "sliding_window", a->kinds[1].window ? json_integer(a->kinds[1].window) : json_null());
+    shore__window_write(a->kinds[1].window, j);
     shore__layer_types_write(a, j);
 }
 
 const struct shore__family shore__gpt_oss = {
     .model_type = "gpt_oss",
     .class = "GptOssForCausalLM",
-    .prefix = "model.",
-    .layers = "layers.",
+    SHORE__LLAMA_NAMES,
     .experts = "mlp.experts.",
     .stacked = true,
-    .rotary = true,
     SHORE__KEYS(keys),
     SHORE__TENSORS(tensors),
     SHORE__LAYER_TABLE(layer),

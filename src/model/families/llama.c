@@ -8,13 +8,10 @@ const struct shore__tensor_row shore__llama_tensors[SHORE__LLAMA_TENSORS] = {
 };
 
 const struct shore__layer_row shore__llama_layer[SHORE__LLAMA_ROWS] = {
-    SHORE__OP_ROW(NORM, IN, NORM1, .aux = SHORE__STATS1, .weight = SHORE__NORM1_GAIN, .cheap = true),
-    SHORE__OP_ROW(LINEAR, NORM1, QKV, .weight = SHORE__QKV_W, .bias = SHORE__QKV_B),
+    SHORE__LLAMA_QKV_ROWS,
     SHORE__OP_ROW(ROPE, QKV, QKV, .aux = SHORE__NO_VALUE),
     SHORE__OP_ROW(ATTENTION, QKV, ATTN, .aux = SHORE__LSE),
-    SHORE__OP_ROW(LINEAR, ATTN, MID, .weight = SHORE__OUT_W, .bias = SHORE__OUT_B),
-    SHORE__ADD_ROW(IN, MID),
-    SHORE__OP_ROW(NORM, MID, NORM2, .aux = SHORE__STATS2, .weight = SHORE__NORM2_GAIN, .cheap = true),
+    SHORE__LLAMA_MID_ROWS,
     SHORE__LLAMA_MLP_ROWS(NORM2, OUT),
     SHORE__ADD_ROW(MID, OUT),
 };

@@ -1,15 +1,7 @@
 /* Mistral: Llama with a window. Ministral: with a window in some layers. Ministral 3: as Mistral, with yarn. */
-#include <limits.h>
-
 #include "model/families/families.h"
 
 static const struct shore__key_row keys[] = {{SHORE__KEY_READ, "sliding_window"}};
-
-/* transformers' default for an absent key; null means none. */
-static uint32_t window(struct shore__keys *r, uint32_t absent) {
-    if (!json_object_get(r->object, "sliding_window")) return absent;
-    return shore__keys_given(r, "sliding_window") ? shore__keys_count(r, "sliding_window", 0, INT_MAX) : 0;
-}
 
 /* transformers' own. */
 static const struct shore__rotary_defaults defaults = {
@@ -17,12 +9,12 @@ static const struct shore__rotary_defaults defaults = {
 
 static void read(struct shore__keys *r, struct shore__arch *a) {
     shore__rotary_read(r, defaults, a);
-    a->kinds[0].window = window(r, 4096);
+    a->kinds[0].window = shore__window_read(r, 4096);
     shore__layers_attend_alike(r, a);
 }
 
 static void write(const struct shore__arch *a, json_t *j) {
-    json_object_set_new(j, "sliding_window", a->kinds[0].window ? json_integer(a->kinds[0].window) : json_null());
+    shore__window_write(a->kinds[0].window, j);
 }
 
 const struct shore__family shore__mistral = {
@@ -36,12 +28,12 @@ const struct shore__family shore__mistral = {
 
 static void read_ministral(struct shore__keys *r, struct shore__arch *a) {
     shore__rotary_read(r, defaults, a);
-    uint32_t of_some = window(r, 4096);
+    uint32_t of_some = shore__window_read(r, 4096);
     shore__layer_types_read(r, of_some, of_some ? UINT32_MAX : 0, a);
 }
 
 static void write_ministral(const struct shore__arch *a, json_t *j) {
-    json_object_set_new(j, "sliding_window", a->kinds[1].window ? json_integer(a->kinds[1].window) : json_null());
+    shore__window_write(a->kinds[1].window, j);
     shore__layer_types_write(a, j);
 }
 
@@ -65,7 +57,7 @@ static void read_ministral3(struct shore__keys *r, struct shore__arch *a) {
     shore__rotary_read(r, absent, a);
     if (!r->rc && !a->rope[0].query_beta && a->rope[0].kind != SHORE__ROPE_YARN)
         shore__keys_refuse(r, "rope_parameters", "yarn is needed, with llama_4_scaling_beta");
-    a->kinds[0].window = window(r, 0);
+    a->kinds[0].window = shore__window_read(r, 0);
     shore__layers_attend_alike(r, a);
 }
 

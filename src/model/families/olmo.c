@@ -1,7 +1,5 @@
 /* OLMo 2 and 3: norms behind each half of a layer and none before it; norms of queries and keys, over all heads. OLMo 3
  * has windows in some layers. */
-#include <limits.h>
-
 #include "model/config/rope.h"
 #include "model/families/families.h"
 
@@ -54,10 +52,7 @@ static void read3(struct shore__keys *r, struct shore__arch *a) {
         shore__keys_refuse(r, "rope_theta",
                            "only 500000 is read alike by transformers 4 and 5; rope_parameters has one of each kind "
                            "of layer");
-    uint32_t window = 4096;
-    if (json_object_get(r->object, "sliding_window"))
-        window = shore__keys_given(r, "sliding_window") ? shore__keys_count(r, "sliding_window", 0, INT_MAX) : 0;
-    shore__layer_types_read(r, window, 4, a);
+    shore__layer_types_read(r, shore__window_read(r, 4096), 4, a);
     a->kinds[1].rope = 1;
 }
 
@@ -72,16 +67,16 @@ static void write2(const struct shore__arch *a, json_t *j) {
 
 static void write3(const struct shore__arch *a, json_t *j) {
     json_object_set_new(j, "attention_bias", json_boolean(a->qkv_bias));
-    json_object_set_new(j, "sliding_window", a->kinds[1].window ? json_integer(a->kinds[1].window) : json_null());
+    shore__window_write(a->kinds[1].window, j);
     shore__layer_types_write(a, j);
     shore__rope_write_both(a->rope, NULL, THETA, j);
 }
 
-#define OLMO(number)                                                                                                  \
-    {                                                                                                                 \
-        .model_type = "olmo" #number, .class = "Olmo" #number "ForCausalLM", .prefix = "model.", .layers = "layers.", \
-        .rotary = true, SHORE__KEYS(keys##number), SHORE__TENSORS(tensors), SHORE__LAYER_TABLE(layer),                \
-        .read = read##number, .write = write##number                                                                  \
+#define OLMO(number)                                                                                         \
+    {                                                                                                        \
+        .model_type = "olmo" #number, .class = "Olmo" #number "ForCausalLM", SHORE__LLAMA_NAMES,             \
+        SHORE__KEYS(keys##number), SHORE__TENSORS(tensors), SHORE__LAYER_TABLE(layer), .read = read##number, \
+        .write = write##number                                                                               \
     }
 const struct shore__family shore__olmo2 = OLMO(2);
 const struct shore__family shore__olmo3 = OLMO(3);

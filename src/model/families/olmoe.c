@@ -37,10 +37,8 @@ static void write(const struct shore__arch *a, json_t *j) {
 const struct shore__family shore__olmoe = {
     .model_type = "olmoe",
     .class = "OlmoeForCausalLM",
-    .prefix = "model.",
-    .layers = "layers.",
+    SHORE__LLAMA_NAMES,
     .experts = "mlp.experts.",
-    .rotary = true,
     SHORE__KEYS(keys),
     SHORE__TENSORS(tensors),
     SHORE__LAYER_TABLE(shore__experts_layer),

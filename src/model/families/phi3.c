@@ -1,6 +1,4 @@
 /* Phi-3, Phi-3.5 and Phi-4-mini: Llama with fused projections, a part of each head rotated, longrope. */
-#include <limits.h>
-
 #include "model/families/families.h"
 
 static const struct shore__tensor_row tensors[] = {
@@ -39,21 +37,19 @@ static void read(struct shore__keys *r, struct shore__arch *a) {
     if (!r->rc && (a->rotary_dim < 2 || a->rotary_dim % 2))
         shore__keys_refuse(r, "partial_rotary_factor", "an even number of a head's elements is needed");
     a->has_dropout |= shore__keys_number(r, "resid_pdrop", 0, 0, 1) > 0;
-    if (shore__keys_given(r, "sliding_window")) a->kinds[0].window = shore__keys_count(r, "sliding_window", 0, INT_MAX);
+    a->kinds[0].window = shore__window_read(r, 0);
     shore__layers_attend_alike(r, a);
 }
 
 static void write(const struct shore__arch *a, json_t *j) {
     json_object_set_new(j, "partial_rotary_factor", json_real((double)a->rotary_dim / a->head_dim));
-    json_object_set_new(j, "sliding_window", a->kinds[0].window ? json_integer(a->kinds[0].window) : json_null());
+    shore__window_write(a->kinds[0].window, j);
 }
 
 const struct shore__family shore__phi3 = {
     .model_type = "phi3",
     .class = "Phi3ForCausalLM",
-    .prefix = "model.",
-    .layers = "layers.",
-    .rotary = true,
+    SHORE__LLAMA_NAMES,
     SHORE__KEYS(keys),
     SHORE__TENSORS(tensors),
     SHORE__LAYER_TABLE(shore__llama_layer),

@@ -12,13 +12,7 @@ static const struct shore__tensor_row tensors[] = {
 };
 
 static const struct shore__layer_row layer[] = {
-    SHORE__OP_ROW(NORM, IN, NORM1, .aux = SHORE__STATS1, .weight = SHORE__NORM1_GAIN, .cheap = true),
-    SHORE__OP_ROW(LINEAR, NORM1, QKV, .weight = SHORE__QKV_W, .bias = SHORE__QKV_B),
-    SHORE__NORMED_ATTENTION_ROWS,
-    SHORE__OP_ROW(LINEAR, ATTN, MID, .weight = SHORE__OUT_W, .bias = SHORE__OUT_B),
-    SHORE__ADD_ROW(IN, MID),
-    SHORE__OP_ROW(NORM, MID, NORM2, .aux = SHORE__STATS2, .weight = SHORE__NORM2_GAIN, .cheap = true),
-    SHORE__LLAMA_MLP_ROWS(NORM2, OUT),
+    SHORE__LLAMA_QKV_ROWS,    SHORE__NORMED_ATTENTION_ROWS, SHORE__LLAMA_MID_ROWS, SHORE__LLAMA_MLP_ROWS(NORM2, OUT),
     SHORE__ADD_ROW(MID, OUT),
 };
 
@@ -47,9 +41,7 @@ static void write(const struct shore__arch *a, json_t *j) {
 const struct shore__family shore__qwen3 = {
     .model_type = "qwen3",
     .class = "Qwen3ForCausalLM",
-    .prefix = "model.",
-    .layers = "layers.",
-    .rotary = true,
+    SHORE__LLAMA_NAMES,
     SHORE__KEYS(keys),
     SHORE__TENSORS(tensors),
     SHORE__LAYER_TABLE(layer),

@@ -55,10 +55,8 @@ static void write(const struct shore__arch *a, json_t *j) {
 const struct shore__family shore__qwen3_moe = {
     .model_type = "qwen3_moe",
     .class = "Qwen3MoeForCausalLM",
-    .prefix = "model.",
-    .layers = "layers.",
+    SHORE__LLAMA_NAMES,
     .experts = "mlp.experts.",
-    .rotary = true,
     SHORE__KEYS(keys),
     SHORE__TENSORS(tensors),
     SHORE__LAYER_TABLE(shore__experts_layer),

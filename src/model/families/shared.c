@@ -2,6 +2,7 @@
 #include "model/families/families.h"
 
 #include <float.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -105,6 +106,15 @@ void shore__layers_attend_alike(struct shore__keys *r, const struct shore__arch 
                        a->kinds[0].window
                            ? "only sliding_attention in every layer is supported where sliding_window is given"
                            : "only full_attention in every layer is supported");
+}
+
+uint32_t shore__window_read(struct shore__keys *r, uint32_t absent) {
+    if (!json_object_get(r->object, "sliding_window")) return absent;
+    return shore__keys_given(r, "sliding_window") ? shore__keys_count(r, "sliding_window", 0, INT_MAX) : 0;
+}
+
+void shore__window_write(uint32_t window, json_t *j) {
+    json_object_set_new(j, "sliding_window", window ? json_integer(window) : json_null());
 }
 
 void shore__layer_types_read(struct shore__keys *r, uint32_t window, uint32_t nth, struct shore__arch *a) {

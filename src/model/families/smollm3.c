@@ -24,12 +24,10 @@ static void read(struct shore__keys *r, struct shore__arch *a) {
     uint32_t interval = shore__keys_count(r, "no_rope_layer_interval", 4, SHORE__LAYERS_MOST);
     const json_t *list = json_object_get(r->object, "no_rope_layers");
     bool given = shore__keys_given(r, "no_rope_layers");
-    if (given && json_array_size(list) < a->n_layer)
-        shore__keys_refuse(r, "no_rope_layers", "a list with 1 or 0 for each layer is needed");
     for (uint32_t i = 0; !r->rc && i < a->n_layer; i++) {
         const json_t *rotated = json_array_get(list, i);
         a->kind_of[i] = given ? json_integer_value(rotated) == 0 : (i + 1) % interval == 0;
-        if (given && !json_is_integer(rotated))
+        if (given && !json_is_integer(rotated)) /* also one that a short list lacks */
             shore__keys_refuse(r, "no_rope_layers", "a list with 1 or 0 for each layer is needed");
     }
 }

@@ -16,14 +16,6 @@ void shore__experts_read(struct shore__keys *r, const char *count, uint32_t expe
 }
 
 const struct shore__layer_row shore__experts_layer[SHORE__EXPERTS_LAYER_ROWS] = {
-    SHORE__OP_ROW(NORM, IN, NORM1, .aux = SHORE__STATS1, .weight = SHORE__NORM1_GAIN, .cheap = true),
-    SHORE__OP_ROW(LINEAR, NORM1, QKV, .weight = SHORE__QKV_W, .bias = SHORE__QKV_B),
-    SHORE__OP_ROW(HEAD_NORM, QKV, HEADS, .aux = SHORE__HEAD_STATS, .weight = SHORE__HEAD_GAIN, .cheap = true),
-    SHORE__OP_ROW(ROPE, HEADS, HEADS, .cheap = true),
-    SHORE__OP_ROW(ATTENTION, HEADS, ATTN, .aux = SHORE__LSE),
-    SHORE__OP_ROW(LINEAR, ATTN, MID, .weight = SHORE__OUT_W, .bias = SHORE__OUT_B),
-    SHORE__ADD_ROW(IN, MID),
-    SHORE__OP_ROW(NORM, MID, NORM2, .aux = SHORE__STATS2, .weight = SHORE__NORM2_GAIN, .cheap = true),
-    SHORE__EXPERTS_ROWS,
-    SHORE__ADD_ROW(MID, OUT),
+    SHORE__LLAMA_QKV_ROWS, SHORE__NORMED_ATTENTION_ROWS, SHORE__LLAMA_MID_ROWS,
+    SHORE__EXPERTS_ROWS,   SHORE__ADD_ROW(MID, OUT),
 };
