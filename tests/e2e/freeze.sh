@@ -2,15 +2,7 @@
 # --freeze: the same bits wherever the state lies and whatever memory there is, after kills too; what rests takes less disk.
 # (Against PyTorch: parity.sh, the cases named frozen.)
 . "$(dirname "$0")/lib.sh"
-gpt2_config "$place/gpt2.json" 3 64 4 64 2500
-cat >"$place/llama.json" <<JSON
-{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 96, "intermediate_size": 160,
- "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512,
- "vocab_size": 2500, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": false}
-JSON
-skewed_tokens "$place/tokens.bin" 2500
-common=(--seed 7 --data "$place/tokens.bin" --steps 4 --batch 20 --seq-len 64 --lr 3e-3 --warmup 1 --clip 0.5)
-mkdir "$place"/d{1,2,3}
+for_ways
 
 alike --init "$place/llama.json" --freeze '*.mlp.*'
 alike --init "$place/llama.json" --freeze 'embed_tokens*' 'model.layers.[0-1].*' '*.2.self_attn.*'
@@ -33,14 +25,7 @@ same "compressed, and resumed" "$(digest)" "$wanted"
 way --init "$place/llama.json" --freeze '*.mlp.*' 'embed_tokens*' --compress top5% --residual saved --drive "$place/d1"
 same "compressed, the residual on the drive" "$(metric "$place/run" loss | tail -n 1)" "$compressed_loss"
 
-# a whole run, and one that is killed
-merge common --init "$place/llama.json" --freeze 'layers.[01].*' '*.2.mlp.*' --steps 20
-must train "${merged[@]}" --drive ram: --out "$place/whole"
-wanted=$(digest)
-kill_and_resume "$place/killed" 6 700 "${merged[@]}" --drive "$place/d2"
-same "digest after $kills kills" "$(digest)" "$wanted"
-run inspect "$place/killed" --digest --deep
-same "every byte after $kills kills" "$(digest)" "$wanted"
+killed_alike --init "$place/llama.json" --freeze 'layers.[01].*' '*.2.mlp.*'
 must inspect "$place/killed"
 grep -q ' parameters, of which [0-9]* are trained$' "$place/log" && ok "inspect says it" || fail "inspect does not say it"
 refused "other patterns on resume" '--freeze belongs to the identity' train --resume "$place/killed" --steps 21 --freeze '*.mlp.*'

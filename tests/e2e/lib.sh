@@ -196,6 +196,20 @@ minimum() {
 # most_memory: bytes from which on everything is kept, as the last run's --dry-run said
 most_memory() { bytes "$(sed -n 's/^memory: everything kept from \([0-9.]* [KMG]iB\) on$/\1/p' "$place/log")"; }
 
+# for_ways: the models, tokens, flags and directories of `way`, `alike` and `killed_alike`: $place/gpt2.json and llama.json,
+# $place/tokens.bin, "${common[@]}", $place/d1 to d3.
+for_ways() {
+    gpt2_config "$place/gpt2.json" 3 64 4 64 2500
+    cat >"$place/llama.json" <<JSON
+{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 96, "intermediate_size": 160,
+ "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512,
+ "vocab_size": 2500, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": false}
+JSON
+    skewed_tokens "$place/tokens.bin" 2500
+    common=(--seed 7 --data "$place/tokens.bin" --steps 4 --batch 20 --seq-len 64 --lr 3e-3 --warmup 1 --clip 0.5)
+    mkdir "$place"/d{1,2,3}
+}
+
 # way ARGS...: a run of its own, with "${common[@]}", in $place/run and below $place/d1 to d3; its digest in $found.
 way() {
     rm -rf "$place/run" "$place"/d[1-3]/*
@@ -219,6 +233,18 @@ alike() {
     same "$*: three drives" "$found" "$wanted"
     way "$@" --drive "$place/d1" --update host
     same "$*: updated on the host" "$found" "$wanted"
+}
+
+# killed_alike ARGS...: 20 steps have one digest, whether $place/whole makes them at once or $place/killed is killed meanwhile.
+killed_alike() {
+    local merged wanted
+    merge common "$@" --steps 20
+    must train "${merged[@]}" --drive ram: --out "$place/whole"
+    wanted=$(digest)
+    kill_and_resume "$place/killed" 6 700 "${merged[@]}" --drive "$place/d2"
+    same "digest after $kills kills" "$(digest)" "$wanted"
+    run inspect "$place/killed" --digest --deep
+    same "every byte after $kills kills" "$(digest)" "$wanted"
 }
 
 # skewed_tokens FILE VOCAB: 40,000 tokens, few of which are frequent, so that each unit looks up segments of its own

@@ -2,15 +2,7 @@
 # --lora: the same bits wherever the state lies and whatever memory there is, after kills too; the model itself rests; an
 # export is PEFT's directory. (Beside peft: python/tests/test_program_lora.py.)
 . "$(dirname "$0")/lib.sh"
-gpt2_config "$place/gpt2.json" 3 64 4 64 2500
-cat >"$place/llama.json" <<JSON
-{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 96, "intermediate_size": 160,
- "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512,
- "vocab_size": 2500, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": false}
-JSON
-skewed_tokens "$place/tokens.bin" 2500
-common=(--seed 7 --data "$place/tokens.bin" --steps 4 --batch 20 --seq-len 64 --lr 3e-3 --warmup 1 --clip 0.5)
-mkdir "$place"/d{1,2,3}
+for_ways
 for model in gpt2 llama; do
     must train "${common[@]}" --init "$place/$model.json" --drive "$place/d1" --out "$place/base"
     must export "$place/base" --out "$place/$model" --dtype fp32
@@ -25,14 +17,7 @@ alike --model "$place/llama" --lora 8 --moments 8bit --gather on
 alike --model "$place/gpt2" --lora r=4,target=c_proj
 alike --model "$place/gpt2" --lora r=4 --precision fp32
 
-# a whole run, and one that is killed
-merge common --model "$place/llama" --lora r=8,target=q_proj,gate_proj --steps 20
-must train "${merged[@]}" --drive ram: --out "$place/whole"
-wanted=$(digest)
-kill_and_resume "$place/killed" 6 700 "${merged[@]}" --drive "$place/d2"
-same "digest after $kills kills" "$(digest)" "$wanted"
-run inspect "$place/killed" --digest --deep
-same "every byte after $kills kills" "$(digest)" "$wanted"
+killed_alike --model "$place/llama" --lora r=8,target=q_proj,gate_proj
 must inspect "$place/killed"
 grep -q ' parameters, of which 10752 are trained$' "$place/log" && ok "inspect says it" || fail "inspect does not say it"
 refused "other adapters on resume" '--lora belongs to the identity' train --resume "$place/killed" --steps 21 --lora r=4
