@@ -2,11 +2,9 @@
 keeps everything in memory and in one with the least memory; what is exported, loaded by transformers; greedy tokens."""
 
 import json
-import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -14,16 +12,18 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
+from test_program import needs_program, program
+
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tests" / "numeric"))
 import make_expected
 
-PROGRAM = os.environ.get("LONGSHORE") or shutil.which("longshore")
-pytestmark = pytest.mark.skipif(not PROGRAM, reason="the program is not installed")
+pytestmark = needs_program
 
 SIZES = dict(vocab_size=128, hidden_size=32, intermediate_size=56, num_hidden_layers=3, num_attention_heads=4)
 SMALL = dict(SIZES, num_key_value_heads=2, max_position_embeddings=512, bos_token_id=1, eos_token_id=2)
 # T tokens a sequence, B sequences a step: one full unit and a short one. A window is shorter than a sequence.
 RUN = dict(make_expected.ADAMW, T=70, B=20, steps=4, tokens=3001)
+IN_MEMORY = ["--precision", "fp32", "--memory", "1GiB"]
 PROMPT = "The crew carries crates over the quay, and"
 
 TEXT = dict(SMALL, head_dim=12, pad_token_id=3)
@@ -124,12 +124,6 @@ CASES = {
 }
 
 
-def run(*arguments):
-    out = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=100)
-    assert out.returncode == 0, (arguments, out.stderr)
-    return out
-
-
 def model_of(case, directory):
     """A random model of the case, in a directory, and its configuration's class; skips where transformers has none."""
     name, values = CASES[case]
@@ -140,29 +134,67 @@ def model_of(case, directory):
     return model
 
 
-def train(directory, place, data, *more):
+def auto_of(case):
+    return AutoModelForImageTextToText if "images" in case else AutoModelForCausalLM
+
+
+def tokens_in(place):
+    """Tokens for a model, also in a file."""
+    tokens = make_expected.token_stream(RUN["tokens"], SIZES["vocab_size"], seed=1)
+    make_expected.write_bin(place / "data.bin", tokens)
+    return tokens
+
+
+def prepared(case, place, monkeypatch):
+    """The class that loads the case's models, one in a directory, and tokens."""
+    monkeypatch.setattr(make_expected, "AutoModelForCausalLM", auto_of(case))
+    return auto_of(case), model_of(case, place / "model"), tokens_in(place)
+
+
+def command(place, config=RUN):
+    data = ["--model", place / "model", "--tokenizer", "bytes", "--data", place / "data.bin"]
+    return ["train", *data, *make_expected.flags(config).split(), "--drive", place / "drive"]
+
+
+def train(place, *more, config=RUN):
     """The run's steps, as (loss, norm of gradients), and its last digest."""
-    shutil.rmtree(place / "run", ignore_errors=True)
-    shutil.rmtree(place / "drive", ignore_errors=True)
+    for name in "run", "drive":
+        shutil.rmtree(place / name, ignore_errors=True)
     (place / "drive").mkdir()
-    flags = make_expected.flags(RUN).split()
-    said = run(
-        "train",
-        "--model",
-        directory,
-        "--tokenizer",
-        "bytes",
-        "--data",
-        data,
-        *flags,
-        "--drive",
-        place / "drive",
-        "--out",
-        place / "run",
-        *more,
-    ).stdout
+    said = program(*command(place, config), "--out", place / "run", *more)
     lines = [json.loads(line) for line in (place / "run" / "metrics.jsonl").read_text().splitlines()]
-    return [(float(line["loss"]), float(line["grad_norm"])) for line in lines], re.findall(r"digest (\w+)", said)[0]
+    return [(line["loss"], line["grad_norm"]) for line in lines], digest_in(said)
+
+
+def digest_in(said):
+    return re.search(r"^step \d+ digest (\w+)", said, re.M).group(1)
+
+
+def agree(steps, theirs):
+    for (loss, norm), (_, their_loss, their_norm, _) in zip(steps, theirs, strict=True):
+        assert abs(loss - their_loss) <= 2e-6 * their_loss, (steps, theirs)
+        assert abs(norm - their_norm) <= 2e-5 * their_norm, (steps, theirs)
+
+
+def same_weights(ours, wanted):
+    assert ours.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert (ours[name] - value).abs().max() <= 3e-5, name
+
+
+def compare(place, auto, theirs, trained, *more):
+    """Trains, compares with transformers, and returns the steps, the digest, and the exported model."""
+    steps, digest = train(place, *IN_MEMORY, *more)
+    agree(steps, theirs)
+    program("export", place / "run", "--out", place / "out", "--dtype", "fp32", "--memory", "1GiB")
+    exported = auto.from_pretrained(place / "out", dtype=torch.float32, attn_implementation="eager").eval()
+    same_weights(exported.state_dict(), trained.state_dict())
+    return steps, digest, exported
+
+
+def generated(place):
+    said = program("generate", place / "run", "--prompt", PROMPT, "--temperature", 0, "--max-tokens", 40, "--json")
+    return json.loads(said)["text"]
 
 
 def greedy(model, count):
@@ -172,61 +204,23 @@ def greedy(model, count):
     return bytes(out[0, ids.shape[1] :].tolist()).decode().partition("\2")[0]  # the end of a text
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_family(case, tmp_path, monkeypatch):
-    auto = AutoModelForImageTextToText if "images" in case else AutoModelForCausalLM
-    monkeypatch.setattr(make_expected, "AutoModelForCausalLM", auto)
-    initial = model_of(case, tmp_path / "model")
-    tokens = make_expected.token_stream(RUN["tokens"], SIZES["vocab_size"], seed=1)
-    make_expected.write_bin(tmp_path / "data.bin", tokens)
-    trained, theirs = make_expected.train(RUN, initial, tokens, torch.float32)
+def least_memory(place):
+    said = program(*command(place), "--precision", "fp32", "--out", place / "dry", "--dry-run")
+    return re.search(r"minimum ([\d.]+) MiB", said).group(1) + "MiB"
 
-    steps, digest = train(
-        tmp_path / "model", tmp_path, tmp_path / "data.bin", "--precision", "fp32", "--memory", "1GiB"
-    )
-    for (loss, norm), (_, their_loss, their_norm, _) in zip(steps, theirs, strict=True):
-        assert abs(loss - their_loss) <= 2e-6 * their_loss and abs(norm - their_norm) <= 2e-5 * their_norm, (
-            steps,
-            theirs,
-        )
 
-    run("export", tmp_path / "run", "--out", tmp_path / "out", "--dtype", "fp32", "--memory", "1GiB")
-    exported = auto.from_pretrained(tmp_path / "out", dtype=torch.float32, attn_implementation="eager").eval()
-    ours, wanted = exported.state_dict(), trained.state_dict()
-    assert ours.keys() == wanted.keys()
-    for name, value in wanted.items():
-        assert (ours[name] - value).abs().max() <= 3e-5, name
-    said = run("generate", tmp_path / "run", "--prompt", PROMPT, "--temperature", 0, "--max-tokens", 40, "--json")
-    # beyond 64 positions, other factors of longrope would count
-    assert json.loads(said.stdout)["text"] == greedy(exported, 22 if case == "phi3_longrope" else 40)
-
-    least = re.search(r"minimum ([\d.]+) MiB", train_dry(tmp_path)).group(1)
-    again, other = train(
-        tmp_path / "model", tmp_path, tmp_path / "data.bin", "--precision", "fp32", "--memory", f"{least}MiB"
-    )
-    assert again == steps and other == digest
-    rounded, _ = train(tmp_path / "model", tmp_path, tmp_path / "data.bin", "--precision", "bf16", "--memory", "1GiB")
+def follows_in_bf16(place, steps):
+    rounded, _ = train(place, "--precision", "bf16", "--memory", "1GiB")
     for (loss, _), (their_loss, _) in zip(rounded, steps, strict=True):
         assert abs(loss - their_loss) <= 1e-2 * their_loss, (rounded, steps)
 
 
-def train_dry(place):
-    flags = make_expected.flags(RUN).split()
-    out = run(
-        "train",
-        "--model",
-        place / "model",
-        "--tokenizer",
-        "bytes",
-        "--data",
-        place / "data.bin",
-        *flags,
-        "--precision",
-        "fp32",
-        "--drive",
-        place / "drive",
-        "--out",
-        place / "dry",
-        "--dry-run",
-    )
-    return out.stderr + out.stdout
+@pytest.mark.parametrize("case", CASES)
+def test_family(case, tmp_path, monkeypatch):
+    auto, initial, tokens = prepared(case, tmp_path, monkeypatch)
+    trained, theirs = make_expected.train(RUN, initial, tokens, torch.float32)
+    steps, digest, exported = compare(tmp_path, auto, theirs, trained)
+    # beyond 64 positions, other factors of longrope would count
+    assert generated(tmp_path) == greedy(exported, 22 if case == "phi3_longrope" else 40)
+    assert train(tmp_path, "--precision", "fp32", "--memory", least_memory(tmp_path)) == (steps, digest)
+    follows_in_bf16(tmp_path, steps)

@@ -2,13 +2,9 @@
 gradients and weights, for runs in memory and with the least; an expert that no token went to; what is exported, as
 transformers' own files have it; greedy tokens."""
 
-import json
-import os
-import pathlib
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -16,11 +12,23 @@ import transformers
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tests" / "numeric"))
-import make_expected
+from test_families import (
+    IN_MEMORY,
+    RUN,
+    command,
+    compare,
+    digest_in,
+    follows_in_bf16,
+    generated,
+    greedy,
+    least_memory,
+    make_expected,
+    tokens_in,
+    train,
+)
+from test_program import PROGRAM, needs_program, program
 
-PROGRAM = os.environ.get("LONGSHORE") or shutil.which("longshore")
-pytestmark = pytest.mark.skipif(not PROGRAM, reason="the program is not installed")
+pytestmark = needs_program
 
 SMALL = dict(
     vocab_size=128,
@@ -33,10 +41,6 @@ SMALL = dict(
     eos_token_id=2,
     pad_token_id=None,
 )
-# T tokens a sequence, B sequences a step: one full unit and a short one.
-RUN = dict(make_expected.ADAMW, T=70, B=20, steps=4, tokens=3001)
-PROMPT = "The crew carries crates over the quay, and"
-
 QWEN = dict(intermediate_size=40, moe_intermediate_size=24, num_experts=8, num_experts_per_tok=2)
 CASES = {
     "qwen3_moe": ("Qwen3Moe", dict(QWEN, norm_topk_prob=True)),
@@ -49,12 +53,6 @@ CASES = {
 }
 BALANCED = dict(output_router_logits=True, router_aux_loss_coef=0.5)
 MANY = {"num_experts": 24, "num_local_experts": 24}
-
-
-def run(*arguments):
-    out = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=100)
-    assert out.returncode == 0, (arguments, out.stderr)
-    return out
 
 
 def model_of(case, directory, **more):
@@ -105,64 +103,16 @@ def train_theirs(initial, tokens, config, frozen=()):
         for p, gradient in apart:
             g = gradient()
             p.grad = g if g is not None and g.abs().max() > 0 else None
+        lr = make_expected.learning_rate(config, k + 1)
         for group in optimizer.param_groups:
-            group["lr"] = make_expected.learning_rate(config, k + 1)
+            group["lr"] = lr
         optimizer.step()
-        steps.append((loss.item(), norm.item()))
+        steps.append((k + 1, loss.item(), norm.item(), lr))
     return model, steps
 
 
-def train_ours(place, *more):
-    for name in "run", "drive":
-        shutil.rmtree(place / name, ignore_errors=True)
-    (place / "drive").mkdir()
-    said = run(*command(place), "--out", place / "run", *more).stdout
-    lines = [json.loads(line) for line in (place / "run" / "metrics.jsonl").read_text().splitlines()]
-    return [(float(line["loss"]), float(line["grad_norm"])) for line in lines], digest_in(said)
-
-
-def digest_in(said):
-    return re.search(r"^step \d+ digest (\w+)", said, re.M).group(1)
-
-
-def command(place):
-    flags = make_expected.flags(RUN).split()
-    data = ["--model", place / "model", "--tokenizer", "bytes", "--data", place / "data.bin"]
-    return ["train", *data, *flags, "--drive", place / "drive"]
-
-
-def greedy(model, count):
-    ids = torch.tensor([list(PROMPT.encode())])
-    model.config.output_router_logits = False  # transformers 4 cannot generate with it
-    with torch.no_grad():
-        out = model.generate(ids, max_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0)
-    return bytes(out[0, ids.shape[1] :].tolist()).decode()
-
-
 def prepared(case, place, **more):
-    initial = model_of(case, place / "model", **more)
-    tokens = make_expected.token_stream(RUN["tokens"], SMALL["vocab_size"], seed=1)
-    make_expected.write_bin(place / "data.bin", tokens)
-    return initial, tokens
-
-
-def compare(place, theirs, trained, *more):
-    """Trains, compares with transformers, and returns the steps, the digest, and the exported model."""
-    steps, digest = train_ours(place, "--precision", "fp32", "--memory", "1GiB", *more)
-    for (loss, norm), (their_loss, their_norm) in zip(steps, theirs, strict=True):
-        assert abs(loss - their_loss) <= 2e-6 * their_loss and abs(norm - their_norm) <= 2e-5 * their_norm, (
-            steps,
-            theirs,
-        )
-    run("export", place / "run", "--out", place / "out", "--dtype", "fp32", "--memory", "1GiB")
-    exported = AutoModelForCausalLM.from_pretrained(
-        place / "out", dtype=torch.float32, attn_implementation="eager"
-    ).eval()
-    ours, wanted = exported.state_dict(), trained.state_dict()
-    assert ours.keys() == wanted.keys()
-    for name, value in wanted.items():
-        assert (ours[name] - value).abs().max() <= 3e-5, name
-    return steps, digest, exported
+    return model_of(case, place / "model", **more), tokens_in(place)
 
 
 @pytest.mark.parametrize("balanced", [False, True], ids=["", "balanced"])
@@ -172,24 +122,20 @@ def test_as_transformers(case, balanced, tmp_path):
         pytest.skip("transformers 4 balances gpt-oss by the weights of chosen experts, in place of logits")
     initial, tokens = prepared(case, tmp_path, **(BALANCED if balanced else {}))
     trained, theirs = train_theirs(initial, tokens, RUN)
-    steps, digest, exported = compare(tmp_path, theirs, trained)
-    said = run("generate", tmp_path / "run", "--prompt", PROMPT, "--temperature", 0, "--max-tokens", 40, "--json")
-    assert json.loads(said.stdout)["text"] == greedy(exported, 40)
+    steps, digest, exported = compare(tmp_path, AutoModelForCausalLM, theirs, trained)
+    exported.config.output_router_logits = False  # transformers 4 cannot generate with it
+    assert generated(tmp_path) == greedy(exported, 40)
     names = {p: set(load_file(tmp_path / p / "model.safetensors")) for p in ("model", "out")}
     assert names["model"] == names["out"]  # an expert's tensors have names of their own
 
-    dry = run(*command(tmp_path), "--precision", "fp32", "--out", tmp_path / "dry", "--dry-run")
-    least = re.search(r"minimum ([\d.]+) MiB", dry.stderr + dry.stdout).group(1)
     (other := tmp_path / "other").mkdir()
     for more in (
-        ("--memory", f"{least}MiB"),
+        ("--memory", least_memory(tmp_path)),
         ("--memory", "1GiB", "--update", "host"),
         ("--memory", "1GiB", "--drive", other),
     ):
-        assert train_ours(tmp_path, "--precision", "fp32", *more) == (steps, digest)
-    rounded, _ = train_ours(tmp_path, "--precision", "bf16", "--memory", "1GiB")
-    for (loss, _), (their_loss, _) in zip(rounded, steps, strict=True):
-        assert abs(loss - their_loss) <= 1e-2 * their_loss, (rounded, steps)
+        assert train(tmp_path, "--precision", "fp32", *more) == (steps, digest)
+    follows_in_bf16(tmp_path, steps)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -205,7 +151,7 @@ def test_an_expert_without_tokens_is_carried(case, tmp_path):
     initial.to(torch.bfloat16).save_pretrained(tmp_path / "model")
     initial.to(torch.float32)
     trained, theirs = train_theirs(initial, tokens, RUN)
-    compare(tmp_path, theirs, trained)
+    compare(tmp_path, AutoModelForCausalLM, theirs, trained)
     before, after = (of_expert_5(load_file(tmp_path / p / "model.safetensors")) for p in ("model", "out"))
     assert before and any((before[name].float() == after[name]).all() for name in before)
 
@@ -219,7 +165,7 @@ def of_expert_5(tensors):
 def test_experts_that_are_frozen(case, tmp_path):
     initial, tokens = prepared(case, tmp_path)
     trained, theirs = train_theirs(initial, tokens, RUN, frozen=["*.experts.*"])
-    compare(tmp_path, theirs, trained, "--freeze", "mlp.experts.*")
+    compare(tmp_path, AutoModelForCausalLM, theirs, trained, "--freeze", "mlp.experts.*")
     if case == "gpt_oss":
         return  # its experts have one name
     out = subprocess.run(
@@ -234,8 +180,8 @@ def test_experts_that_are_frozen(case, tmp_path):
 @pytest.mark.parametrize("case", CASES)
 def test_goes_on_after_a_stop(case, tmp_path):
     prepared(case, tmp_path, **BALANCED)
-    whole = train_ours(tmp_path, "--precision", "fp32", "--memory", "1GiB")
+    whole = train(tmp_path, *IN_MEMORY)
     shutil.rmtree(tmp_path / "run"), shutil.rmtree(tmp_path / "drive")
     (tmp_path / "drive").mkdir()
-    run(*command(tmp_path), "--out", tmp_path / "run", "--precision", "fp32", "--memory", "1GiB", "--stop-at", 2)
-    assert digest_in(run("train", "--resume", tmp_path / "run").stdout) == whole[1]
+    program(*command(tmp_path), "--out", tmp_path / "run", *IN_MEMORY, "--stop-at", 2)
+    assert digest_in(program("train", "--resume", tmp_path / "run")) == whole[1]

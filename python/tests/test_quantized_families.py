@@ -6,28 +6,26 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoModelForCausalLM
 
-import test_families
 import test_families_experts
-from test_families import CASES, SMALL, model_of
+from test_families import CASES, IN_MEMORY, RUN, SMALL, auto_of, make_expected, model_of, tokens_in, train
+from test_program import program
 from test_quantized import FIVE, FP8, PROGRAM, check, refusal, to_fp8, widened
 
 pytestmark = pytest.mark.skipif(not (PROGRAM and FIVE), reason="no program, or a transformers that does not widen fp8")
 
-CASES["gpt_oss"] = (
-    "GptOss",
-    dict(
-        SMALL,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        head_dim=32,
-        num_local_experts=4,
-        num_experts_per_tok=2,
-        sliding_window=16,
-        pad_token_id=3,
-    ),
+# of sizes that groups of 32 codes divide
+GPT_OSS = dict(
+    SMALL,
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=2,
+    head_dim=32,
+    num_local_experts=4,
+    num_experts_per_tok=2,
+    sliding_window=16,
+    pad_token_id=3,
 )
 
 
@@ -44,13 +42,9 @@ def stored_by(directory):
     return {name: t for file in directory.glob("*.safetensors") for name, t in load_file(file).items()}
 
 
-def auto_of(case):
-    return AutoModelForImageTextToText if "images" in case else AutoModelForCausalLM
-
-
 def quantised(case, directory, monkeypatch):
     """A random model whose text has fp8 codes and one scale for a tensor, as Ministral 3 ships."""
-    monkeypatch.setattr(test_families.make_expected, "AutoModelForCausalLM", auto_of(case))
+    monkeypatch.setattr(make_expected, "AutoModelForCausalLM", auto_of(case))
     (model_of if case in CASES else test_families_experts.model_of)(case, directory)
     tensors = {}
     for name, tensor in stored_by(directory).items():
@@ -85,7 +79,8 @@ def test_codes_beside_the_text_are_refused(tmp_path, seed, monkeypatch):
     assert name in said and "quantised" in said, said
 
 
-def test_experts_of_4_bits_are_widened_as_transformers_does(tmp_path, seed):
+def test_experts_of_4_bits_are_widened_as_transformers_does(tmp_path, seed, monkeypatch):
+    monkeypatch.setitem(CASES, "gpt_oss", ("GptOss", GPT_OSS))
     model_of("gpt_oss", tmp_path / "model")
     tensors = {}
     for name, tensor in stored_by(tmp_path / "model").items():
@@ -108,17 +103,13 @@ def test_experts_of_4_bits_are_widened_as_transformers_does(tmp_path, seed):
 def test_adapters_train_beside_widened_weights(tmp_path, seed, monkeypatch):
     """The first loss is the model's own; then they learn, and what is merged into the codes' model is the run's."""
     quantised("qwen3", tmp_path / "model", monkeypatch)
-    tokens = test_families.make_expected.token_stream(3001, SMALL["vocab_size"], seed=1)
-    test_families.make_expected.write_bin(tmp_path / "data.bin", tokens)
-    fp32 = ["--precision", "fp32", "--memory", "1GiB"]
-    plain, _ = test_families.train(tmp_path / "model", tmp_path, tmp_path / "data.bin", *fp32)
-    adapted, _ = test_families.train(
-        tmp_path / "model", tmp_path, tmp_path / "data.bin", *fp32, "--lora", "r=4,alpha=64"
-    )
+    tokens_in(tmp_path)
+    plain, _ = train(tmp_path, *IN_MEMORY)
+    adapted, _ = train(tmp_path, *IN_MEMORY, "--lora", "r=4,alpha=64")
     assert adapted[0][0] == pytest.approx(plain[0][0], rel=1e-6)
     assert adapted[-1][0] < adapted[0][0]
-    test_families.run("export", tmp_path / "run", "--out", tmp_path / "out")
-    data = ["--data", tmp_path / "data.bin", "--seq-len", test_families.RUN["T"], "--json", "--precision", "fp32"]
-    own = json.loads(test_families.run("eval", tmp_path / "run", *data).stdout)
-    merged = json.loads(test_families.run("eval", tmp_path / "model", "--adapter", tmp_path / "out", *data).stdout)
+    program("export", tmp_path / "run", "--out", tmp_path / "out")
+    data = ["--data", tmp_path / "data.bin", "--seq-len", RUN["T"], "--json", "--precision", "fp32"]
+    own = json.loads(program("eval", tmp_path / "run", *data))
+    merged = json.loads(program("eval", tmp_path / "model", "--adapter", tmp_path / "out", *data))
     assert merged["loss"] == pytest.approx(own["loss"], rel=2e-6)
