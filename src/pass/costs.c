@@ -104,89 +104,47 @@ struct layer_work {
     uint64_t weights;   /* elements of all experts */
 };
 
-/* A row's products are those of its own experts, but the weights of all are read for each unit. */
-static void add_experts(const struct shore__model *m, uint64_t in, uint64_t out, struct layer_work *w) {
-    w->matrices += m->arch.experts_chosen;
-    w->products += in * out / m->arch.experts_chosen;
-    w->weights += in * out / m->arch.experts_chosen / m->arch.experts_chosen * m->arch.experts;
-}
+/* How often an operation on rows moves its input and its output, and of which it computes exponentials. Products move
+ * none, attention's have a rate of their own, and ROPE turns a part of a row. */
+struct moves {
+    uint8_t in, out, exponents_in, exponents_out;
+};
+static const struct moves forward_moves[] = {
+    [SHORE__OP_NORM] = {.in = 2},
+    [SHORE__OP_HEAD_NORM] = {.in = 2},
+    [SHORE__OP_ADD] = {.in = 3},
+    [SHORE__OP_ACT] = {.in = 1, .out = 1, .exponents_out = 1},
+    [SHORE__OP_ROUTE] = {.in = 1, .exponents_in = 1},
+    [SHORE__OP_GATHER] = {.in = 1, .out = 1},
+    [SHORE__OP_SCATTER] = {.in = 1, .out = 1},
+};
+static const struct moves backward_moves[] = {
+    [SHORE__OP_NORM] = {.in = 4},
+    [SHORE__OP_HEAD_NORM] = {.in = 4},
+    [SHORE__OP_ACT] = {.in = 2, .out = 1, .exponents_out = 1},
+    [SHORE__OP_ROUTE] = {.in = 2, .exponents_in = 1},
+    [SHORE__OP_GATHER] = {.in = 1, .out = 1},
+    [SHORE__OP_WEIGHTED] = {.in = 4},
+    [SHORE__OP_SCATTER] = {.in = 1, .out = 1},
+};
 
-static void add_forward(const struct shore__model *m, const struct shore__layer_row *row, struct layer_work *w) {
-    uint64_t in = m->layer.width[row->in], out = m->layer.width[row->out];
-    switch (row->op) {
-    case SHORE__OP_LINEAR:
+static void add_row(const struct shore__model *m, const struct shore__layer_row *row, bool backward,
+                    struct layer_work *w) {
+    const struct moves *moves = backward ? &backward_moves[row->op] : &forward_moves[row->op];
+    uint64_t in = m->layer.width[row->in], out = m->layer.width[row->out], chosen = m->arch.experts_chosen;
+    w->elems += moves->in * in + moves->out * out;
+    w->exponents += moves->exponents_in * in + moves->exponents_out * out;
+    if (row->op == SHORE__OP_ROPE) w->elems += 2 * ((uint64_t)m->attn_width + m->kv_width);
+    if (row->op == SHORE__OP_LINEAR) {
         w->matrices++;
         w->products += in * out;
-        break;
-    case SHORE__OP_NORM:
-    case SHORE__OP_HEAD_NORM:
-        w->elems += 2 * in;
-        break;
-    case SHORE__OP_ADD:
-        w->elems += 3 * in;
-        break;
-    case SHORE__OP_ACT:
-        w->elems += in + out;
-        w->exponents += out;
-        break;
-    case SHORE__OP_ROPE:
-        w->elems += 2 * ((uint64_t)m->attn_width + m->kv_width);
-        break;
-    case SHORE__OP_ATTENTION:
-        break;
-    case SHORE__OP_ROUTE:
-        w->elems += in;
-        w->exponents += in;
-        break;
-    case SHORE__OP_GATHER:
-    case SHORE__OP_SCATTER:
-        w->elems += in + out;
-        break;
-    case SHORE__OP_EXPERTS:
-    case SHORE__OP_WEIGHTED:
-        add_experts(m, in, out, w);
-        break;
+        if (backward && row->bias && m->blocks[1].of_role[row->bias] >= 0) w->elems += out;
     }
-}
-
-static void add_backward(const struct shore__model *m, const struct shore__layer_row *row, struct layer_work *w) {
-    uint64_t in = m->layer.width[row->in], out = m->layer.width[row->out];
-    bool bias = row->bias && m->blocks[1].of_role[row->bias] >= 0;
-    switch (row->op) {
-    case SHORE__OP_LINEAR:
-        w->matrices++;
-        w->products += in * out;
-        w->elems += bias ? out : 0;
-        break;
-    case SHORE__OP_NORM:
-    case SHORE__OP_HEAD_NORM:
-        w->elems += 4 * in;
-        break;
-    case SHORE__OP_ACT:
-        w->elems += 2 * in + out;
-        w->exponents += out;
-        break;
-    case SHORE__OP_ROPE:
-        w->elems += 2 * ((uint64_t)m->attn_width + m->kv_width);
-        break;
-    case SHORE__OP_ROUTE:
-        w->elems += 2 * in;
-        w->exponents += in;
-        break;
-    case SHORE__OP_GATHER:
-    case SHORE__OP_SCATTER:
-        w->elems += in + out;
-        break;
-    case SHORE__OP_WEIGHTED:
-        w->elems += 4 * in;
-        add_experts(m, in, out, w);
-        break;
-    case SHORE__OP_EXPERTS:
-        add_experts(m, in, out, w);
-        break;
-    case SHORE__OP_ADD:
-    case SHORE__OP_ATTENTION:
-        break;
+    if (row->op == SHORE__OP_EXPERTS || row->op == SHORE__OP_WEIGHTED) {
+        /* a row's products are those of its own experts, but the weights of all are read for each unit */
+        w->matrices += m->arch.experts_chosen;
+        w->products += in * out / chosen;
+        w->weights += in * out / chosen / chosen * m->arch.experts;
     }
 }
 
@@ -195,7 +153,7 @@ static struct layer_work forward_work(const struct shore__model *m, bool output)
     struct layer_work w = {0};
     for (uint32_t i = 0; i < m->layer.nrows; i++)
         if ((m->layer.rows[i].out == SHORE__OUT || m->layer.rows[i].out == m->layer.passing) == output)
-            add_forward(m, &m->layer.rows[i], &w);
+            add_row(m, &m->layer.rows[i], false, &w);
     return w;
 }
 
@@ -252,7 +210,7 @@ void shore__costs_backward(const struct shore__costing *c, uint32_t op, uint32_t
     uint64_t adapters = adapter_elems(c->f->model, layer);
     struct layer_work w = {0};
     for (uint32_t i = 0; i < m->layer.nrows; i++)
-        add_backward(m, &m->layer.rows[i], &w);
+        add_row(m, &m->layer.rows[i], true, &w);
     product(c, op, SHORE_WORK_PRODUCT_INPUT, w.matrices, w.products + adapters);
     uint32_t matrices;
     uint64_t trained = trained_matrices(m, layer, &matrices);
