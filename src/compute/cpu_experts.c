@@ -189,18 +189,29 @@ int shore__cpu_experts_scatter(struct shore__compute *base, struct shore__stream
     return 0;
 }
 
-/* lanes += a's products with b; then a is multiplied by the weight. */
-static void weigh(float lanes[LANES], float *a, const float *b, float weight, size_t n) {
-    for (size_t e = 0; e < n; e++) {
-        lanes[e % LANES] += a[e] * b[e];
-        a[e] *= weight;
-    }
-}
 static float sum_of(float lanes[LANES]) {
     for (size_t step = LANES / 2; step; step /= 2)
         for (size_t l = 0; l < step; l++)
             lanes[l] += lanes[l + step];
     return lanes[0];
+}
+
+/* Multiplies row d by the weight, and row act if it is given; returns what d was times act, or times the bias. */
+static float weigh(const struct shore__cpu *c, char *d, char *act, const float *bias, float weight, size_t width) {
+    float lanes[LANES] = {0}, a[STRETCH], b[STRETCH], room[STRETCH];
+    for (size_t at = 0, n; at < width; at += n) {
+        n = width - at < STRETCH ? width - at : STRETCH;
+        memcpy(a, floats(c, d, at, n, room), n * sizeof *a);
+        memcpy(b, act ? floats(c, act, at, n, room) : bias + at, n * sizeof *b);
+        for (size_t e = 0; e < n; e++) {
+            lanes[e % LANES] += a[e] * b[e];
+            a[e] *= weight;
+            b[e] *= weight;
+        }
+        c->kernels->round(d + at * shore__mode_bytes(c->base.mode), a, n, c->base.mode);
+        if (act) c->kernels->round(act + at * shore__mode_bytes(c->base.mode), b, n, c->base.mode);
+    }
+    return sum_of(lanes);
 }
 
 int shore__cpu_experts_weigh(struct shore__compute *base, struct shore__stream *s, shore__buf dweights, shore__buf dact,
@@ -212,21 +223,9 @@ int shore__cpu_experts_weigh(struct shore__compute *base, struct shore__stream *
     const int32_t *place = numbers(route, SHORE__ROUTE_PLACE, rows, r);
     float *dweight = shore__cpu_ptr(dweights);
     SHORE__FOR_PART(c, rows * r->chosen, 1, p) {
-        for (size_t i = p.begin; i < p.end; i++) {
-            float lanes[LANES] = {0}, a[STRETCH], d[STRETCH], room[STRETCH];
-            char *acts = row_of(c, act, (size_t)place[i], width), *dacts = row_of(c, dact, (size_t)place[i], width);
-            for (size_t at = 0, n; at < width; at += n) {
-                n = width - at < STRETCH ? width - at : STRETCH;
-                memcpy(a, floats(c, acts, at, n, room), n * sizeof *a);
-                memcpy(d, floats(c, dacts, at, n, room), n * sizeof *d);
-                weigh(lanes, d, a, weight[i], n);
-                for (size_t e = 0; e < n; e++)
-                    a[e] *= weight[i];
-                c->kernels->round(acts + at * shore__mode_bytes(base->mode), a, n, base->mode);
-                c->kernels->round(dacts + at * shore__mode_bytes(base->mode), d, n, base->mode);
-            }
-            dweight[i] = sum_of(lanes);
-        }
+        for (size_t i = p.begin; i < p.end; i++)
+            dweight[i] = weigh(c, row_of(c, dact, (size_t)place[i], width), row_of(c, act, (size_t)place[i], width),
+                               NULL, weight[i], width);
     }
     return 0;
 }
@@ -241,18 +240,9 @@ int shore__cpu_experts_weigh_bias(struct shore__compute *base, struct shore__str
     const int32_t *expert = numbers(route, SHORE__ROUTE_EXPERT, rows, r);
     float *dweight = shore__cpu_ptr(dweights);
     SHORE__FOR_PART(c, rows * r->chosen, 1, p) {
-        for (size_t i = p.begin; i < p.end; i++) {
-            float lanes[LANES] = {0}, d[STRETCH], room[STRETCH];
-            const float *own = biases + (size_t)expert[i] * r->bias_stride;
-            char *row = row_of(c, dy, (size_t)place[i], n);
-            for (size_t at = 0, some; at < n; at += some) {
-                some = n - at < STRETCH ? n - at : STRETCH;
-                memcpy(d, floats(c, row, at, some, room), some * sizeof *d);
-                weigh(lanes, d, own + at, weight[i], some);
-                c->kernels->round(row + at * shore__mode_bytes(base->mode), d, some, base->mode);
-            }
-            dweight[i] += sum_of(lanes);
-        }
+        for (size_t i = p.begin; i < p.end; i++)
+            dweight[i] += weigh(c, row_of(c, dy, (size_t)place[i], n), NULL,
+                                biases + (size_t)expert[i] * r->bias_stride, weight[i], n);
     }
     return 0;
 }
