@@ -22,14 +22,17 @@ static void mark_sent(struct unit *u, uint32_t segment, uint32_t count) {
     u->sent = u->step->any_sent = true;
 }
 
-static int send_run(struct unit *u, uint32_t page, uint32_t segment, uint32_t count, float coefficient,
+/* rests: see shore__unit_rests(); such segments are carried. */
+static int send_run(struct unit *u, uint32_t page, uint32_t segment, uint32_t count, float coefficient, bool rests,
                     struct shore_diag *diag) {
     struct shore_step *s = u->step;
     struct shore_update update;
-    int rc = shore__unit_fill(u, false, segment, count, coefficient, &update, diag);
+    int rc = rests ? 0 : shore__unit_fill(u, false, segment, count, coefficient, &update, diag);
     if (rc) return rc;
     if (s->options.leave) s->options.leave(s->options.ctx, page);
-    rc = shore_pages_update(s->pages, page, &update, shore__unit_request(u, false));
+    struct shore_completion done = shore__unit_request(u, false);
+    rc = rests ? shore__pages_carry(s->pages, page, s->base_step, shore_fleet_attempt(s->fleet), segment, count, done)
+               : shore_pages_update(s->pages, page, &update, done);
     if (rc) {
         shore__unit_refused(u, false);
         return refused(rc, diag);
@@ -45,20 +48,6 @@ static uint32_t sooner(uint32_t a, uint32_t b) {
     return a < b ? a : b;
 }
 
-/* Of segments that rest: see shore__unit_rests(). */
-static int carry_run(struct unit *u, uint32_t page, uint32_t segment, uint32_t count, struct shore_diag *diag) {
-    struct shore_step *s = u->step;
-    if (s->options.leave) s->options.leave(s->options.ctx, page);
-    int rc = shore__pages_carry(s->pages, page, s->base_step, shore_fleet_attempt(s->fleet), segment, count,
-                                shore__unit_request(u, false));
-    if (rc) {
-        shore__unit_refused(u, false);
-        return refused(rc, diag);
-    }
-    mark_sent(u, segment, count);
-    return 0;
-}
-
 int shore__unit_send(struct unit *u, uint32_t segment, uint32_t count, float coefficient, struct shore_diag *diag) {
     const unsigned char *sent = u->step->sent + u->first - u->is.segment;
     int rc = 0;
@@ -69,8 +58,7 @@ int shore__unit_send(struct unit *u, uint32_t segment, uint32_t count, float coe
             bool rests = shore__unit_rests(u, at);
             for (n = 1; at + n < to && sent[at + n] == sent[at] && shore__unit_rests(u, at + n) == rests;)
                 n++;
-            if (sent[at]) continue;
-            rc = rests ? carry_run(u, part->page, at, n, diag) : send_run(u, part->page, at, n, coefficient, diag);
+            if (!sent[at]) rc = send_run(u, part->page, at, n, coefficient, rests, diag);
         }
         if (!rc && part->count && !memchr(sent + part->segment, 0, part->count))
             shore_pages_update_end(u->step->pages, part->page);
@@ -88,7 +76,7 @@ int shore__unit_send_all(struct unit *u, float coefficient, struct shore_diag *d
     mark_sent(u, here, end - here);
     if (here == end) return shore__unit_send(u, u->is.segment, u->is.count, coefficient, diag);
     int rc = here > u->is.segment
-                 ? send_run(u, u->is.part[0].page, u->is.segment, here - u->is.segment, coefficient, diag)
+                 ? send_run(u, u->is.part[0].page, u->is.segment, here - u->is.segment, coefficient, false, diag)
                  : 0;
     if (!rc) shore_pages_update_end(s->pages, u->is.part[0].page);
     return rc;
