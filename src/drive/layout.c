@@ -99,6 +99,19 @@ int shore__layout_copy(const struct shore_layout *layout, struct shore_layout **
     return rc;
 }
 
+uint32_t shore__layout_tensor_at(const struct shore_layout_block *block, uint64_t at) {
+    uint32_t low = 0, high = block->ntensors;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (block->tensors[middle].offset_elems <= at) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
 uint64_t shore__layout_elems(const struct shore_layout *layout, uint32_t block, uint32_t segment, uint32_t count) {
     if (block >= layout->nblocks) return 0;
     uint64_t first = (uint64_t)segment * SHORE_SEGMENT_ELEMS, end = first + (uint64_t)count * SHORE_SEGMENT_ELEMS;

@@ -19,6 +19,9 @@ static inline uint64_t shore__layout_bytes(const struct shore_layout *layout, ui
     return shore__layout_elems(layout, block, segment, count) * (segment_bytes / SHORE_SEGMENT_ELEMS);
 }
 
+/* The tensor of element `at` of a block: the last one that starts at or before it. */
+uint32_t shore__layout_tensor_at(const struct shore_layout_block *block, uint64_t at);
+
 /* Ownership: the caller frees the copy with shore_layout_free(). */
 int shore__layout_copy(const struct shore_layout *layout, struct shore_layout **out);
 

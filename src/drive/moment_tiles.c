@@ -2,22 +2,10 @@
 
 #include <string.h>
 
+#include "drive/layout.h"
+
 #define PAGE_BYTES SHORE_BUFFER_ALIGN_BYTES
 #define BLOCK_ELEMS SHORE__MOMENT_BLOCK_ELEMS
-
-/* The tensor of element `at`: the last one that starts at or before it. */
-static uint32_t tensor_at(const struct shore_layout_block *block, uint64_t at) {
-    uint32_t low = 0, high = block->ntensors;
-    while (high - low > 1) {
-        uint32_t middle = low + (high - low) / 2;
-        if (block->tensors[middle].offset_elems <= at) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
-}
 
 /* Whether the tensor's moments stay fp32, and where its whole blocks end. */
 static bool is_small(const struct shore_layout_tensor *tensor) {
@@ -32,7 +20,7 @@ bool shore__moment_run_next(const struct shore_layout_block *block, uint32_t seg
     if (run->stop == SHORE_SEGMENT_ELEMS) return false;
     uint32_t counts[2] = {run->fp32 ? run->other : run->before, run->fp32 ? run->before : run->other};
     counts[run->fp32] += run->stop - run->first;
-    uint32_t t = run->stop ? run->tensor : tensor_at(block, at);
+    uint32_t t = run->stop ? run->tensor : shore__layout_tensor_at(block, at);
     while (t + 1 < block->ntensors && block->tensors[t + 1].offset_elems <= at)
         t++;
     const struct shore_layout_tensor *tensor = &block->tensors[t];

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "drive/fleet/fleet.h"
+#include "drive/layout.h"
 #include "step/step_impl.h"
 
 void shore__unit_clear(struct unit *u) {
@@ -49,15 +50,9 @@ void shore__unit_count(struct unit *u) {
 bool shore__unit_rests(const struct unit *u, uint32_t segment) {
     const struct shore_layout_block *block = &u->step->fleet->layout->blocks[u->is.block];
     uint64_t begin = (uint64_t)segment * SHORE_SEGMENT_ELEMS, end = begin + SHORE_SEGMENT_ELEMS;
-    uint32_t first = 0, last = block->ntensors - 1; /* of the tensors that may end behind its begin */
-    while (first < last) {
-        uint32_t half = (first + last) / 2;
-        if (block->tensors[half].offset_elems + block->tensors[half].elems > begin)
-            last = half;
-        else
-            first = half + 1;
-    }
-    for (uint32_t t = first; t < block->ntensors && block->tensors[t].offset_elems < end; t++) {
+    uint32_t t = shore__layout_tensor_at(block, begin);
+    if (block->tensors[t].offset_elems + block->tensors[t].elems <= begin) t++;
+    for (; t < block->ntensors && block->tensors[t].offset_elems < end; t++) {
         uint32_t group = block->tensors[t].group;
         if (group >= u->now.ngroups || !u->now.groups[group].frozen) return false;
     }
