@@ -2,9 +2,15 @@
 #ifndef SHORE_NUMBER_NORM_H
 #define SHORE_NUMBER_NORM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "longshore/layout.h"
+
+/* Whether a block rests: all of its tensors rest, or none. */
+static inline bool shore__block_rests(const struct shore_layout_block *block) {
+    return block->tensors[0].group == SHORE_GROUP_RESTS;
+}
 
 /* Number of segments in the blocks before this one: where its sums start. */
 static inline uint64_t shore__segments_before(const struct shore_layout *layout, uint32_t block) {
@@ -17,7 +23,7 @@ static inline uint64_t shore__segments_before(const struct shore_layout *layout,
 static inline uint64_t shore__trained_before(const struct shore_layout *layout, uint32_t block) {
     uint64_t segments = 0;
     for (uint32_t b = 0; b < block; b++)
-        if (layout->blocks[b].tensors[0].group != SHORE_GROUP_RESTS) segments += layout->blocks[b].segments;
+        if (!shore__block_rests(&layout->blocks[b])) segments += layout->blocks[b].segments;
     return segments;
 }
 

@@ -3,14 +3,9 @@
 #ifndef SHORE_STORAGE_ROOM_H
 #define SHORE_STORAGE_ROOM_H
 
-#include "longshore/layout.h"
+#include "number/norm.h"
 #include "storage/io_internal.h"
 #include "storage/volume.h"
-
-/* Whether a block rests: all of its tensors rest, or none. */
-static inline bool shore__block_rests(const struct shore_layout_block *block) {
-    return block->tensors[0].group == SHORE_GROUP_RESTS;
-}
 
 /* Contents of a new file. */
 enum shore__room {

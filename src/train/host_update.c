@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "drive/chunk.h"
 #include "drive/fleet/fleet.h"
+#include "number/norm.h"
 
 enum { GRADIENT_BYTES = SHORE_SEGMENT_ELEMS * 4 };
 
@@ -87,14 +88,7 @@ static void set_state(struct work *w, struct chunk *c, enum chunk_state state) {
 /* Segments of a block that are updated: of one that rests, none. */
 static uint32_t segments_of(const struct shore_fleet *f, uint32_t block) {
     const struct shore_layout_block *b = &f->layout->blocks[block];
-    return b->tensors[0].group == SHORE_GROUP_RESTS ? 0 : b->segments;
-}
-
-static uint64_t segments_of_all(const struct shore_fleet *f) {
-    uint64_t n = 0;
-    for (uint32_t b = 0; b < f->layout->nblocks; b++)
-        n += segments_of(f, b);
-    return n;
+    return shore__block_rests(b) ? 0 : b->segments;
 }
 
 static bool next_segment(struct work *w, struct span *out) {
@@ -300,7 +294,7 @@ int shore__host_update_run(struct shore_fleet *fleet, const struct shore__host_u
         pthread_join(reader, NULL);
         drain(&w);
         rc = w.rc;
-        assert(rc || w.stored == segments_of_all(fleet));
+        assert(rc || w.stored == shore__trained_before(fleet->layout, fleet->layout->nblocks));
         if (rc) *diag = w.diag;
     }
     for (uint32_t i = 0; i < how->buffers && i < SHORE__HOST_BUFFERS_MOST; i++)
