@@ -198,9 +198,10 @@ struct shore__compute_ops {
      *   target_logit [rows] of the targets (int32 [rows]) that lie in the slice.
      * head_loss: loss[rows] = log(sum) - (target_logit - max).
      * head_dlogits: dlogits (activation mode, [rows, n]) = (exp(logits - max) / sum - [target]) * scale, times the
-     * cap's slope: gradients of what it caps. log(sum) + max would be rounded to the precision of logits, which would
-     * drown a much smaller loss. head_backward_x: dx_f32 [rows, d] += dlogits w  (fp32: summed over slices, rounded
-     * once at the end by `round`) head_backward_w: dw [n, d] fp32 = dlogits^T x; add: += */
+     *   cap's slope: gradients of what it caps. log(sum) + max would be rounded to the precision of logits, which would
+     *   drown a much smaller loss.
+     * head_backward_x: dx_f32 [rows, d] += dlogits w  (fp32: summed over slices, rounded once at the end by `round`)
+     * head_backward_w: dw [n, d] fp32 = dlogits^T x; add: += */
     int (*head_logits)(struct shore__compute *c, struct shore__stream *s, shore__buf logits, shore__buf x, shore__buf w,
                        float cap, size_t rows, size_t n, size_t d);
     int (*head_merge)(struct shore__compute *c, struct shore__stream *s, shore__buf max, shore__buf sum,
@@ -274,7 +275,7 @@ struct shore__compute_ops {
      * route_backward: dlogits from dweights (fp32 [rows, chosen]) and from `balance` (fp32 [experts], or none), the
      *   gradient of every row's softmax over all experts.
      * route_count: load (double [2, experts]) += how often each expert was chosen, and the sums of its softmax, rows in
-     *   order.
+     *   order; without logits the first alone.
      * experts_gather: y [rows * chosen, d], in experts' order, from x [rows, d].
      * experts_scatter: y [rows, d] (add: +=) = the sum of a row's choices of x [rows * chosen, d], weighted or not.
      * experts_linear and its backward: products as above of each expert's rows with its own weights. Gradients of an

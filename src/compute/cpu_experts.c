@@ -138,7 +138,7 @@ int shore__cpu_route_count(struct shore__compute *base, struct shore__stream *s,
     float p[SHORE__EXPERTS_MOST];
     for (size_t e = 0; e < r->experts; e++)
         times[e] += first[e + 1] - first[e];
-    for (size_t t = 0; t < rows; t++) {
+    for (size_t t = 0; !shore__buf_is_none(logits) && t < rows; t++) {
         softmax(c, p, row_of(c, logits, t, r->experts), r->experts);
         for (size_t e = 0; e < r->experts; e++)
             sums[e] += p[e];

@@ -43,6 +43,10 @@ void shore__experts_close(struct experts *e) {
     free(e);
 }
 
+static bool balances(const struct trainer *t) {
+    return t->experts && t->m->arch.balance > 0;
+}
+
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 /* Of a layer: how often each expert was chosen, then the sums of its probabilities. */
@@ -63,8 +67,9 @@ int shore__experts_count(struct trainer *t, uint32_t layer, const struct unit_in
     if (!e) return 0;
     const struct shore__routing routing = shore__model_routing(t->m, t->c->mode);
     shore__buf load = shore__at(e->load.device, (size_t)(layer - 1) * 2 * e->count * sizeof(double));
-    return shore__op_failed(diag, t->c->ops->route_count(t->c, t->pass.stream, load, unit->at.at[SHORE__ROUTER],
-                                                         unit->at.at[SHORE__ROUTE], unit->rows, &routing));
+    const shore__buf logits = balances(t) ? unit->at.at[SHORE__ROUTER] : SHORE__NO_BUF; /* for its sums alone */
+    return shore__op_failed(diag, t->c->ops->route_count(t->c, t->pass.stream, load, logits, unit->at.at[SHORE__ROUTE],
+                                                         unit->rows, &routing));
 }
 
 /* transformers' load_balancing_loss_func: over the rows of all layers, the sum over experts of the share of rows that
@@ -75,7 +80,7 @@ int shore__experts_counted(struct trainer *t, double *loss, struct shore_diag *d
     if (!e) return 0;
     int rc = shore__op_failed(diag, shore__get(t->c, t->pass.stream, e->load.host, e->load.device, load_bytes(e)));
     if (!rc) rc = shore__sync(t->c, t->pass.stream, diag);
-    if (rc || !(t->m->arch.balance > 0)) return rc;
+    if (rc || !balances(t)) return rc;
     double rows = (double)e->layers * (double)shore__pass_rows(&t->pass);
     for (uint32_t i = 0; i < e->count; i++) {
         double chosen = 0, probability = 0;
@@ -92,7 +97,7 @@ int shore__experts_counted(struct trainer *t, double *loss, struct shore_diag *d
 }
 
 shore__buf shore__experts_balance(const struct trainer *t) {
-    return t->experts && t->m->arch.balance > 0 ? t->experts->balance.device : SHORE__NO_BUF;
+    return balances(t) ? t->experts->balance.device : SHORE__NO_BUF;
 }
 
 /* ---- updates ----------------------------------------------------------------------------------------------------- */

@@ -152,7 +152,8 @@ static void as_the_reference(void **state) {
         }
 }
 
-/* Of equal logits the first; an expert that no row goes to has no rows, and its gradient is what it was, or nothing. */
+/* Of equal logits the first; an expert that no row goes to has no rows, and its gradient is what it was, or nothing.
+ * Without logits, rows are counted alone. */
 static void ties_and_experts_without_rows(void **state) {
     FOR_EACH_MODE(mode) {
         const struct sizes *z = &sizes[0];
@@ -173,6 +174,13 @@ static void ties_and_experts_without_rows(void **state) {
         for (size_t i = 0; i < elems; i++) /* result 11: gradients of weights; those of `down` were written over */
             assert_true(f32(got.b[11])[elems + i] == (i < up ? f32(before)[elems + i] : 0));
         drop(before);
+        shore__buf load = room(2 * z->experts * 8, 0);
+        double *counted = (double *)load.handle, *with_sums = (double *)got.b[1].handle;
+        memset(counted, 0, 2 * z->experts * 8);
+        TRY(ON(b, route_count, load, SHORE__NO_BUF, got.b[0], z->rows, &r));
+        for (size_t e = 0; e < z->experts; e++)
+            assert_true(counted[e] == with_sums[e] && counted[z->experts + e] == 0);
+        drop(load);
         free_results(&got);
         close_backend(&b);
     }

@@ -98,7 +98,7 @@ int shore__reference_route_count(struct shore__compute *c, struct shore__stream 
     double *times = (double *)load.handle;
     for (size_t e = 0; e < r->experts; e++) {
         times[e] += (double)(FIRST(e + 1) - FIRST(e));
-        for (size_t t = 0; t < rows; t++)
+        for (size_t t = 0; !shore__buf_is_none(logits) && t < rows; t++)
             times[r->experts + e] += probability(c, logits, t, e, r);
     }
     return 0;
