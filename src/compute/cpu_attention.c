@@ -239,8 +239,8 @@ int shore__cpu_head_norm_backward(struct shore__compute *base, struct shore__str
     struct normed n[2];
     normed_parts(a, whole, n);
     const size_t stats_ld = 2 * (n[0].rows + n[1].rows);
-    for (const struct normed *i = n; i < n + 2 && !shore__buf_is_none(dgain); i++) { /* columns first: dx may be dy */
-        SHORE__FOR_PART(c, g ? i->d : 0, 16, p) {
+    for (const struct normed *i = n; g && i < n + 2; i++) { /* columns first: dx may be dy */
+        SHORE__FOR_PART(c, i->d, 16, p) {
             for (size_t r = 0; r < all; r++)
                 c->kernels->norm_columns(g + i->gain, NULL, dys + r * row + i->at * width, xs + r * row + i->at * width,
                                          st + r * stats_ld + i->stats, kind, i->rows, i->d, p.begin, p.end, base->mode);

@@ -23,7 +23,8 @@ int shore__experts_counted(struct trainer *t, double *loss, struct shore_diag *d
 /* The gradient of that loss with respect to each row's probabilities, which layers take (shore__layer_call.balance). */
 shore__buf shore__experts_balance(const struct trainer *t);
 
-/* Sets the groups of a layer's experts for the step whose forward has passed. all: that of matrices. */
+/* Sets the groups of a layer's experts for the step whose forward has passed. groups: the model's, of which those that
+ * are not of experts are set. */
 void shore__experts_groups(const struct trainer *t, uint32_t layer, struct shore_hyper *groups);
 /* Adds the blob to a commit of the step in hand. skipped: nothing is updated. */
 void shore__experts_commit(struct trainer *t, bool skipped, struct shore_commit *commit);

@@ -121,7 +121,7 @@ int shore__reference_head_norm_backward(struct shore__compute *c, struct shore__
     for (size_t r = 0; r < rows && !shore__buf_is_none(dgain); r++)
         for (size_t part = 0; part < parts; part++) {
             struct row n = part_of(a, whole, kind, r, part);
-            for (size_t i = 0; !shore__buf_is_none(dgain) && i < n.d; i++)
+            for (size_t i = 0; i < n.d; i++)
                 floats(dgain)[n.gain + i] +=
                     (float)(get(c, dy, n.x + i) * get(c, x, n.x + i) * floats(stats)[n.stats + 1]);
         }
