@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "base/suggest.h"
 #include "model/families/families.h"
 #include "text/pattern.h"
 
@@ -24,17 +25,11 @@ __attribute__((format(printf, 4, 5))) static int refuse(const struct shore__adap
 /* Keys of LoraConfig that this file reads, that only say how training began or went on, or whose tensors say enough:
  * an adapter's tensors decide about biases and modules that were saved whole, a layer's kind about fan_in_fan_out. */
 static const char known[] =
-    " peft_type r lora_alpha use_rslora use_dora target_modules exclude_modules layers_to_transform layers_pattern "
+    "peft_type r lora_alpha use_rslora use_dora target_modules exclude_modules layers_to_transform layers_pattern "
     "rank_pattern alpha_pattern init_lora_weights "
     "auto_mapping base_model_name_or_path bias corda_config ensure_weight_tying eva_config fan_in_fan_out "
     "inference_mode loftq_config lora_dropout lora_ga_config megatron_core modules_to_save peft_version "
-    "qalora_group_size revision runtime_config task_type ";
-
-static bool is_known(const char *key) {
-    char word[64];
-    int n = snprintf(word, sizeof word, " %s ", key);
-    return (size_t)n < sizeof word && !strchr(key, ' ') && strstr(known, word);
-}
+    "qalora_group_size revision runtime_config task_type";
 
 /* How PEFT writes a feature that is not in use. */
 static bool is_off(const json_t *value) {
@@ -72,7 +67,7 @@ int shore__adapter_config_take(const json_t *said, const char *path, struct shor
                       "is %.60s, and Longshore merges LORA: merge the adapter in Python with peft",
                       type ? shore__shown(type).text : "missing");
     json_object_foreach((json_t *)said, key, value) {
-        if (!is_known(key) && !is_off(value))
+        if (!shore__has_word(known, key) && !is_off(value))
             return refuse(&c, key, diag,
                           "is in use, and Longshore does not merge that: merge the adapter in Python with peft "
                           "(merge_and_unload)");
