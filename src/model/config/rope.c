@@ -109,7 +109,7 @@ static void read_yarn(struct shore__keys *config, struct shore__keys *in, uint32
     }
 }
 
-static double longrope_scale(double factor, double original_positions) {
+double shore__longrope_scale(double factor, double original_positions) {
     return factor <= 1 ? 1 : sqrt(1 + log(factor) / log(original_positions));
 }
 
@@ -133,7 +133,7 @@ static void read_longrope(struct shore__keys *config, struct shore__keys *in, co
     out->factor = max_positions / out->original_positions;
     double given = shore__keys_number(in, "factor", out->factor, 1e-6, 1e6);
     if (given != out->factor && out->attention_factor == 0)
-        out->attention_factor = longrope_scale(given, out->original_positions);
+        out->attention_factor = shore__longrope_scale(given, out->original_positions);
     out->nfactors = read_factors(in, "short_factor", out->short_factor);
     if (read_factors(in, "long_factor", out->long_factor) != out->nfactors)
         shore__keys_refuse(in, "long_factor", "as many numbers as short_factor has are needed");
@@ -339,7 +339,7 @@ static float yarn_frequency(const struct shore__arch *a, const struct shore__rop
     return 1 / ((float)r->factor * wavelength) * (1 - stays) + 1 / wavelength * stays;
 }
 
-static double yarn_scale(double factor, double mscale) {
+double shore__yarn_scale(double factor, double mscale) {
     return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
 }
 
@@ -347,10 +347,10 @@ static double yarn_scale(double factor, double mscale) {
 static float scale_of(const struct shore__rope *r) {
     if (r->kind != SHORE__ROPE_YARN && r->kind != SHORE__ROPE_LONGROPE) return 1;
     if (r->attention_factor != 0) return (float)r->attention_factor;
-    if (r->kind == SHORE__ROPE_LONGROPE) return (float)longrope_scale(r->factor, r->original_positions);
+    if (r->kind == SHORE__ROPE_LONGROPE) return (float)shore__longrope_scale(r->factor, r->original_positions);
     if (r->mscale != 0 && r->mscale_all_dim != 0)
-        return (float)(yarn_scale(r->factor, r->mscale) / yarn_scale(r->factor, r->mscale_all_dim));
-    return (float)yarn_scale(r->factor, 1);
+        return (float)(shore__yarn_scale(r->factor, r->mscale) / shore__yarn_scale(r->factor, r->mscale_all_dim));
+    return (float)shore__yarn_scale(r->factor, 1);
 }
 
 /* In a text of so many positions. */

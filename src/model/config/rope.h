@@ -24,4 +24,9 @@ void shore__rope_read_both(struct shore__keys *config, const struct shore__rope_
 /* same_theta: without a key of its own, the only one that transformers 4 and 5 both take for all layers. */
 void shore__rope_write_both(const struct shore__rope rope[2], const char *local_key, double same_theta, json_t *config);
 
+/* What transformers multiplies cosines and sines by where the configuration does not say it. factor: by which positions
+ * were extended. */
+double shore__yarn_scale(double factor, double mscale);
+double shore__longrope_scale(double factor, double original_positions);
+
 #endif

@@ -6,6 +6,7 @@
 
 #include "base/diag.h"
 #include "files/gguf_write.h"
+#include "model/config/rope.h"
 #include "model/families/families.h"
 #include "number/fp16.h"
 #include "run/run.h"
@@ -116,16 +117,12 @@ static void put_number(const struct job *job, const char *name, double value) {
     shore__gguf_f32(job->gguf, key_of(job, name).text, (float)value);
 }
 
-/* What transformers multiplies cosines and sines by where yarn's configuration does not say it. */
-static double yarn_factor(const struct shore__rope *r) {
-    return r->factor > 1 ? 0.1 * log(r->factor) + 1 : 1;
-}
-
 static int put_rope(const struct job *job, struct shore_diag *diag) {
     const struct shore__arch *a = job->arch;
     const struct shore__rope *r = &a->rope[0];
     bool yarn = r->kind == SHORE__ROPE_YARN, longer = r->kind == SHORE__ROPE_LONGROPE;
-    bool own = r->attention_factor != 0 && !(yarn && fabs(r->attention_factor - yarn_factor(r)) < 1e-6);
+    bool own =
+        r->attention_factor != 0 && !(yarn && fabs(r->attention_factor - shore__yarn_scale(r->factor, 1)) < 1e-6);
     put_count(job, "rope.dimension_count", a->rotary_dim);
     put_number(job, "rope.freq_base", r->theta);
     if (r->kind == SHORE__ROPE_DYNAMIC || own || r->mscale != 0 || r->mscale_all_dim != 0 || r->fractional ||
@@ -141,9 +138,7 @@ static int put_rope(const struct job *job, struct shore_diag *diag) {
                   r->original_positions > 0 ? (uint32_t)r->original_positions : a->max_positions);
     if (yarn && r->beta_fast > 0) put_number(job, "rope.scaling.yarn_beta_fast", r->beta_fast);
     if (yarn && r->beta_slow > 0) put_number(job, "rope.scaling.yarn_beta_slow", r->beta_slow);
-    double scale = longer ? a->max_positions / r->original_positions : 0;
-    if (longer)
-        put_number(job, "rope.scaling.attn_factor", scale > 1 ? sqrt(1 + log(scale) / log(r->original_positions)) : 1);
+    if (longer) put_number(job, "rope.scaling.attn_factor", shore__longrope_scale(r->factor, r->original_positions));
     return 0;
 }
 
