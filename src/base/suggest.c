@@ -51,3 +51,8 @@ bool shore__has_word(const char *words, const char *word) {
         if ((at == words || at[-1] == ' ') && (!at[n] || at[n] == ' ')) return true;
     return false;
 }
+
+bool shore__ends_with(const char *name, const char *end) {
+    size_t n = strlen(name), m = strlen(end);
+    return n >= m && strcmp(name + n - m, end) == 0;
+}

@@ -1,4 +1,4 @@
-/* Looking for a name among others: as it stands, or mistyped. */
+/* Names: looked for among others, as they stand or mistyped; what they end with. */
 #ifndef SHORE_BASE_SUGGEST_H
 #define SHORE_BASE_SUGGEST_H
 
@@ -11,5 +11,6 @@ const char *shore__suggest(const char *word, const char *const *names, size_t co
 
 /* Whether a list of words, with a blank between two, has this one. */
 bool shore__has_word(const char *words, const char *word);
+bool shore__ends_with(const char *name, const char *end);
 
 #endif

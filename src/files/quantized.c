@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "base/suggest.h"
 #include "files/atomic.h"
 #include "files/coded.h"
 #include "files/quant_state.h"
@@ -27,16 +28,11 @@ static int misfit(const struct resolving *r, const struct shore__st_tensor *part
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-static bool ends_with(const char *name, const char *end) {
-    size_t n = strlen(name), m = strlen(end);
-    return n >= m && strcmp(name + n - m, end) == 0;
-}
-
 /* The tensor whose name is that of t without `less` at its end, and with `more` instead; NULL: there is none. */
 static const struct shore__st_tensor *beside(const struct resolving *r, const struct shore__st_tensor *t,
                                              const char *less, const char *more) {
     char name[1200]; /* names in files have at most 1,024 bytes */
-    if (!ends_with(t->name, less)) return NULL;
+    if (!shore__ends_with(t->name, less)) return NULL;
     snprintf(name, sizeof name, "%.*s%s", (int)(strlen(t->name) - strlen(less)), t->name, more);
     return shore__safetensors_find(r->st, name);
 }
@@ -167,7 +163,7 @@ static int need_map(struct resolving *r, struct shore__st_tensor *t, const char 
 static int describe_4bit(struct resolving *r, struct shore__st_tensor *t, const struct shore__st_tensor *state,
                          struct shore__coding *c) {
     struct shore__quant_state s = {.blocksize = 1};
-    int rc = read_state(r, state, ends_with(state->name, "nf4") ? "nf4" : "fp4", &s);
+    int rc = read_state(r, state, shore__ends_with(state->name, "nf4") ? "nf4" : "fp4", &s);
     if (rc) return rc;
     if (t->type == SHORE__ST_OTHER || t->elems * t->bytes != s.elems / 2 + s.elems % 2)
         return shore__st_refuse(r->st, t, r->diag, "has another number of codes than the shape %s in %s needs",
@@ -234,8 +230,8 @@ static const struct kind *kind_of(const struct resolving *r, const struct shore_
 
 /* Codes whose scales are missing must not pass for numbers. */
 static int check_plain(const struct resolving *r, const struct shore__st_tensor *t) {
-    const bool codes = t->type == SHORE__ST_E4M3 || ends_with(t->name, "_blocks") ||
-                       (ends_with(t->name, ".weight") && (t->type == SHORE__ST_BYTE || t->type == SHORE__ST_I8));
+    const bool codes = t->type == SHORE__ST_E4M3 || shore__ends_with(t->name, "_blocks") ||
+                       (shore__ends_with(t->name, ".weight") && (t->type == SHORE__ST_BYTE || t->type == SHORE__ST_I8));
     if (!codes) return 0;
     char lacks[160] = "";
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "base/diag.h"
+#include "base/suggest.h"
 #include "files/atomic.h"
 #include "files/hub.h"
 #include "files/json.h"
@@ -53,7 +54,7 @@ static uint32_t shape_of(const struct shore__contents *c, const char *name, bool
 /* Takes an end and what follows the model's name from a name. Returns false if the name has no such end. */
 static bool cut(char *name, const char *end) {
     size_t n = strlen(name), m = strlen(end);
-    if (n <= m || strcmp(name + n - m, end) != 0) return false;
+    if (n == m || !shore__ends_with(name, end)) return false;
     name[n - m] = 0;
     return true;
 }

@@ -107,7 +107,7 @@ static int matches(const struct shore__adapter_config *c, const char *key, const
 
 static bool ends_with_parts(const char *module, const char *parts) {
     size_t n = strlen(module), m = strlen(parts);
-    return n >= m && strcmp(module + n - m, parts) == 0 && (n == m || module[n - m - 1] == '.');
+    return shore__ends_with(module, parts) && (n == m || module[n - m - 1] == '.');
 }
 
 /* Whether target_modules or exclude_modules names a module: a regular expression, or a list of ends of names. */

@@ -266,7 +266,8 @@ static uint32_t stack(struct job *job, const char *name, const struct shore_shap
     return job->stacked[0].tensor = shore__gguf_tensor(job->gguf, name, 3, dims, job->type);
 }
 
-static bool ends_with(const char *name, const char *module) {
+/* Whether a name is that of a tensor of a module, which is named by the end of its own name. */
+static bool is_of(const char *name, const char *module) {
     const char *at = strstr(name, module);
     return at && at[strlen(module)] == '.';
 }
@@ -287,11 +288,11 @@ static int declare(struct job *job, uint32_t number, struct shore_diag *diag) {
         s->transposed = !s->transposed;
     }
     /* what llama.cpp has in fp32 */
-    bool plain = s->rank < 2 || strcmp(name, "position_embd.weight") == 0 || ends_with(name, "ffn_gate_inp");
-    w->from_1 = s->rank == 1 && job->arch->norm == SHORE__RMS_NORM_FROM_1 && ends_with(name, "norm");
+    bool plain = s->rank < 2 || strcmp(name, "position_embd.weight") == 0 || is_of(name, "ffn_gate_inp");
+    w->from_1 = s->rank == 1 && job->arch->norm == SHORE__RMS_NORM_FROM_1 && is_of(name, "norm");
     w->narrowed = plain && job->type == SHORE__ST_F16;
     w->cols = s->rank == 2 ? s->dims[1] : 1;
-    if (job->family->pairs && (ends_with(s->name, "q_proj") || ends_with(s->name, "k_proj")))
+    if (job->family->pairs && (is_of(s->name, "q_proj") || is_of(s->name, "k_proj")))
         w->halves = job->arch->head_dim / 2;
     w->first = expert > 0 ? (uint64_t)expert * s->dims[0] * s->dims[1] : 0;
     w->tensor = expert >= 0 ? stack(job, name, s)

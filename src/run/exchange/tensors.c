@@ -5,14 +5,10 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "base/suggest.h"
 #include "model/families/families.h"
 
 static const char head_name[] = "lm_head.weight";
-
-static bool ends_with(const char *name, const char *end) {
-    size_t n = strlen(name), m = strlen(end);
-    return n >= m && strcmp(name + n - m, end) == 0;
-}
 
 int shore__tensors_open(const char *directory, const struct shore__arch *arch, struct shore__safetensors **out,
                         struct shore_diag *diag) {
@@ -69,7 +65,7 @@ const struct shore__st_tensor *shore__tensor_prefixed(const struct shore__safete
     for (uint32_t i = 0; i < files->ntensors; i++) {
         const char *theirs = files->tensors[i].name;
         size_t n = strlen(theirs), m = strlen(name);
-        if (n > m + 1 && ends_with(theirs, name) && theirs[n - m - 1] == '.') return &files->tensors[i];
+        if (n > m + 1 && shore__ends_with(theirs, name) && theirs[n - m - 1] == '.') return &files->tensors[i];
     }
     return NULL;
 }
@@ -220,15 +216,16 @@ static int check_masked_score(const struct shore__safetensors *files, const stru
 }
 
 static const char *which_says_no(const struct shore__arch *arch, const char *name) {
-    if (strcmp(arch->model_type, "llama") != 0 || !ends_with(name, "_proj.bias")) return "";
+    if (strcmp(arch->model_type, "llama") != 0 || !shore__ends_with(name, "_proj.bias")) return "";
     return strstr(name, ".mlp.") ? ", whose \"mlp_bias\" is false" : ", whose \"attention_bias\" is false";
 }
 
 int shore__tensor_check_unused(const struct shore__safetensors *files, const struct shore__arch *arch,
                                const struct shore__st_tensor *t, struct shore_diag *diag) {
-    if (arch->learned_positions && ends_with(t->name, ".attn.bias")) return check_mask(files, t, diag);
-    if (arch->learned_positions && ends_with(t->name, ".attn.masked_bias")) return check_masked_score(files, t, diag);
-    if (!arch->learned_positions && ends_with(t->name, "rotary_emb.inv_freq"))
+    if (arch->learned_positions && shore__ends_with(t->name, ".attn.bias")) return check_mask(files, t, diag);
+    if (arch->learned_positions && shore__ends_with(t->name, ".attn.masked_bias"))
+        return check_masked_score(files, t, diag);
+    if (!arch->learned_positions && shore__ends_with(t->name, "rotary_emb.inv_freq"))
         return check_frequencies(files, arch, t, diag);
     bool same = false, head = t == find_head(files, arch);
     if (arch->wrapper && !head && !has_words(t->name, "language_model")) /* of what reads images */
