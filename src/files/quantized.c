@@ -268,13 +268,10 @@ int shore__quantized_resolve(struct shore__safetensors *st, const struct shore__
                              struct shore_diag *diag) {
     struct resolving r = {.st = st, .q = q, .diag = diag};
     const struct shore__st_tensor *scales;
-    uint32_t n = 0;
     int rc = 0;
     if (q->method == SHORE__QUANT_NONE) return 0;
-    for (uint32_t i = 0; i < st->ntensors; i++)
-        n += kind_of(&r, &st->tensors[i], &scales) != NULL;
-    struct shore__coding *codings = calloc(1, n * sizeof *codings + sizeof *r.maps), *c = codings;
-    r.maps = (struct shore__maps *)(codings + n);
+    struct shore__coding *codings = calloc(1, st->ntensors * sizeof *codings + sizeof *r.maps), *c = codings;
+    r.maps = (struct shore__maps *)(codings + st->ntensors);
     r.taken = calloc(st->ntensors + 1u, sizeof *r.taken);
     if (!codings || !r.taken) rc = shore__out_of_memory(diag);
     for (uint32_t i = 0; rc == 0 && i < st->ntensors; i++) {
