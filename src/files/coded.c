@@ -28,6 +28,11 @@ static void round_to(enum shore__st_type type, float *values, uint64_t count) {
         values[i] = shore__f16_to_f32(shore__f32_to_f16(values[i]));
 }
 
+static void round_numbers(const struct shore__coding *c, float *values, uint64_t count) {
+    round_to(c->quantized, values, count);
+    round_to(c->dtype, values, count);
+}
+
 /* ---- bytes with a grid of scales --------------------------------------------------------------------------------- */
 
 /* out may begin before codes, and reach over them: they are set aside in turns. */
@@ -67,8 +72,7 @@ int shore__coded_bytes(const struct shore__safetensors *st, const struct shore__
             end = (from + k + 1) * c->block_cols - col < n ? (from + k + 1) * c->block_cols - col : n;
             scale_bytes(c, codes + done + i, end - i, scales[k], out + done + i);
         }
-        if (rc == 0) round_to(c->quantized, out + done, n);
-        if (rc == 0) round_to(c->dtype, out + done, n);
+        if (rc == 0) round_numbers(c, out + done, n);
     }
     return rc;
 }
@@ -106,8 +110,7 @@ int shore__coded_4bit(const struct shore__safetensors *st, const struct shore__s
                 out[i - first] = c->maps->numbers[codes[i / 2 - from] >> shift & 15] * scales[k];
             }
         }
-        if (rc == 0) round_to(c->quantized, out + (at - first), n);
-        if (rc == 0) round_to(c->dtype, out + (at - first), n);
+        if (rc == 0) round_numbers(c, out + (at - first), n);
     }
     return rc;
 }
