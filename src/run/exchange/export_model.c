@@ -66,7 +66,6 @@ int shore__export(const struct shore__exporting *how, const struct shore__model 
     if (rc == 0)
         rc = shore__contents_of_model(m, adapters ? SHORE__ADAPTERS_ALONE : SHORE__WHOLE_MODEL, false, &contents, diag);
     if (towers) e.extras = shore__towers_extras(towers, &e.nextras);
-    if (rc < 0) goto done;
     e.contents = contents;
     e.describe = adapters ? write_adapters : write_description;
     if (adapters) {
@@ -74,9 +73,8 @@ int shore__export(const struct shore__exporting *how, const struct shore__model 
         e.file = SHORE__ADAPTER_WEIGHTS;
     }
     e.describe_ctx = &d;
-    rc = shore__export_contents(&e, directory, diag);
+    if (rc == 0) rc = shore__export_contents(&e, directory, diag);
     shore__contents_free(contents);
-done:
     shore__towers_close(towers);
     return rc;
 }

@@ -87,9 +87,7 @@ int shore__towers_open(const char *directory, const struct shore__model *m, stru
     }
     if (rc == 0)
         *out = t;
-    else if (t && t->files)
-        shore__towers_close(t);
     else
-        free(t);
+        shore__towers_close(t);
     return rc;
 }
