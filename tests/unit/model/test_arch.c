@@ -1,36 +1,10 @@
 /* What a config.json says, and what it leaves to be known. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
-#include "model/families/families.h"
+#include "unit/model/configs.h"
 
 #define SMALL "\"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 1, \"vocab_size\": 260"
-
-static struct shore__arch arch_of(const char *text) {
-    struct shore_diag diag = {0};
-    struct shore__arch arch;
-    json_t *config = json_loads(text, 0, NULL);
-    assert_non_null(config);
-    if (shore__arch_from_json(config, "config.json", &arch, &diag)) fail_msg("%s", diag.text);
-    json_decref(config);
-    return arch;
-}
-
-static void expect_refusal(const char *text, const char *part) {
-    struct shore_diag diag = {0};
-    struct shore__arch arch;
-    json_t *config = json_loads(text, 0, NULL);
-    assert_non_null(config);
-    assert_int_equal(shore__arch_from_json(config, "config.json", &arch, &diag), SHORE_EINPUT);
-    if (!strstr(diag.text, part)) fail_msg("\"%s\" does not say \"%s\"", diag.text, part);
-    json_decref(config);
-}
 
 static void heads_of_keys_have_defaults(void **state) {
     (void)state;

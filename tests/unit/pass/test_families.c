@@ -1,38 +1,10 @@
 /* Families beside those of test_arch.c: layers of two kinds, texts of multimodal models, limits of positions, presets.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-#include "model/families/families.h"
+#include "unit/model/configs.h"
 
 #define SIZES                                                                                         \
     "\"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 6, \"vocab_size\": 260, " \
     "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"pad_token_id\": null, "
-
-static int read(const char *text, struct shore__arch *arch, struct shore_diag *diag) {
-    json_t *config = json_loads(text, 0, NULL);
-    assert_non_null(config);
-    int rc = shore__arch_from_json(config, "config.json", arch, diag);
-    json_decref(config);
-    return rc;
-}
-static struct shore__arch arch_of(const char *text) {
-    struct shore_diag diag = {0};
-    struct shore__arch arch;
-    if (read(text, &arch, &diag)) fail_msg("%s", diag.text);
-    return arch;
-}
-static void expect_refusal(const char *text, const char *part) {
-    struct shore_diag diag = {0};
-    struct shore__arch arch;
-    assert_int_equal(read(text, &arch, &diag), SHORE_EINPUT);
-    if (!strstr(diag.text, part)) fail_msg("\"%s\" does not say \"%s\"", diag.text, part);
-}
 
 static void layers_are_of_two_kinds(void **state) {
     (void)state;

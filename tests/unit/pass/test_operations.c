@@ -1,13 +1,9 @@
 /* The operations of a model, as a plan counts them, are those of PaLM's formula, whatever the plan computes again. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 #include "pass/describe.h"
 #include "pass/operations.h"
+#include "unit/model/configs.h"
 
 enum { SEQUENCES = 3, T = 300 };
 
@@ -55,12 +51,8 @@ static void operations_are_of_the_formula(void **state) {
 }
 
 static double of_config(const char *text) {
-    struct shore__arch arch;
+    struct shore__arch arch = arch_of(text);
     struct shore__model *m;
-    struct shore_diag diag = {0};
-    json_t *config = json_loads(text, 0, NULL);
-    if (shore__arch_from_json(config, "config.json", &arch, &diag)) fail_msg("%s", diag.text);
-    json_decref(config);
     assert_int_equal(shore__model_make(&arch, &m, NULL), 0);
     double operations = counted(m, SHORE_POLICY_KEEP);
     shore__model_free(m);
