@@ -58,11 +58,9 @@ static void it_is_found_where_models_keep_it(void **state) {
     drop("chat_template.json");
     drop("tokenizer_config.json");
     expect("jinja", NULL);
-    char path[96];
     struct shore__chat *chat;
     struct shore_diag diag = {0};
-    snprintf(path, sizeof path, "%s/additional_chat_templates", directory);
-    assert_int_equal(mkdir(path, 0755), 0);
+    assert_int_equal(mkdir(in_directory("additional_chat_templates"), 0755), 0);
     put_text("additional_chat_templates/tool_use.jinja", "tools");
     assert_int_equal(shore__chat_open(tokenizer, &chat, &diag), SHORE_EINPUT);
     assert_non_null(strstr(diag.text, "additional_chat_templates/tool_use.jinja"));

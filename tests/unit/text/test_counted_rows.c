@@ -1,55 +1,9 @@
 /* Rows of which a part counts in the loss: their tokens, which of them count, and what is said of bad ones. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "unit/text/built_data.h"
 
-#include <cmocka.h>
-
-#include "text/dataset.h"
-
-static char directory[64], tokens[96], notes[4096];
-
-static int setup(void **state) {
-    (void)state;
-    strcpy(directory, "/tmp/shore-rows-XXXXXX");
-    if (!mkdtemp(directory)) return -1;
-    snprintf(tokens, sizeof tokens, "%s/tokens", directory);
-    return 0;
-}
-
-static int teardown(void **state) {
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof command, "rm -r '%s'", directory);
-    return system(command);
-}
-
-static void on_note(void *ctx, const char *text) {
-    size_t used = strlen(notes);
-    snprintf(notes + used, sizeof notes - used, "%s\n", text);
-}
-
-/* Builds from a file of that name with this text, in bytes as tokens. */
-static int build(const char *name, const char *text, const struct shore__reading *given, struct shore_diag *diag) {
-    struct shore__tokenizer *t;
-    struct shore__reading how = *given;
-    char path[96];
-    const char *const names[] = {path};
-    how.note = on_note;
-    notes[0] = diag->text[0] = '\0';
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
-    assert_int_equal(shore__tokenizer_bytes(&t), 0);
-    int rc = shore__dataset_build(names, 1, &how, t, 257, tokens, NULL, diag);
-    shore__tokenizer_close(t);
-    return rc;
+/* Builds from a file of that name with this text. */
+static int build_of(const char *name, const char *text, const struct shore__reading *how, struct shore_diag *diag) {
+    return build(put_text(name, text), how, NULL, diag);
 }
 
 /* The tokens, '|' for the end of text; and behind each the '#' of one that counts. */
@@ -59,7 +13,7 @@ static void expect_part(uint64_t first, uint64_t count, const char *expected) {
     int32_t ids[512], targets[512];
     char got[1025] = "", *at = got;
     uint64_t hash;
-    assert_int_equal(shore__dataset_open(tokens, first, count, &d, &diag), 0);
+    assert_int_equal(shore__dataset_open(in_directory("tokens"), first, count, &d, &diag), 0);
     size_t n = (size_t)shore__dataset_tokens(d);
     assert_true(n <= 512);
     assert_int_equal(shore__dataset_read(d, 0, n, ids, &diag), 0);
@@ -78,14 +32,14 @@ static void expect_part(uint64_t first, uint64_t count, const char *expected) {
 
 static void expect(const char *text, const struct shore__reading *how, const char *expected) {
     struct shore_diag diag;
-    if (build("a.jsonl", text, how, &diag)) fail_msg("%s", diag.text);
+    if (build_of("a.jsonl", text, how, &diag)) fail_msg("%s", diag.text);
     expect_part(0, 0, expected);
 }
 
 static void refuse(const char *text, const char *part) {
     const struct shore__reading how = {0};
     struct shore_diag diag;
-    assert_int_equal(build("a.jsonl", text, &how, &diag), SHORE_EINPUT);
+    assert_int_equal(build_of("a.jsonl", text, &how, &diag), SHORE_EINPUT);
     if (!strstr(diag.text, part)) fail_msg("\"%s\" does not say \"%s\"", diag.text, part);
     if (!strstr(diag.text, "a.jsonl:1: ")) fail_msg("\"%s\" does not say where", diag.text);
 }
@@ -106,12 +60,12 @@ static void all_tokens_count_where_that_is_asked_for(void **state) {
     expect(ROWS, &all, "a#b#c#d#|#e#f#|#"); /* and the file is as of text */
     struct shore_diag diag;
     unsigned char header[16];
-    FILE *f = fopen(tokens, "r");
+    FILE *f = fopen(in_directory("tokens"), "r");
     assert_int_equal(fread(header, 1, 16, f), 16);
     fclose(f);
     assert_int_equal(header[8], 1);
-    assert_int_equal(build("b.jsonl", ROWS, &plain, &diag), 0);
-    f = fopen(tokens, "r");
+    assert_int_equal(build_of("b.jsonl", ROWS, &plain, &diag), 0);
+    f = fopen(in_directory("tokens"), "r");
     assert_int_equal(fread(header, 1, 16, f), 16);
     fclose(f);
     assert_int_equal(header[8], 2);
@@ -120,7 +74,7 @@ static void all_tokens_count_where_that_is_asked_for(void **state) {
 static void a_row_is_a_sequence_without_packing(void **state) {
     expect(ROWS, &five, "abc#d#|#ef#|#||");
     assert_string_equal(notes, "");
-    assert_int_equal(build("a.jsonl", ROWS, &twenty, &(struct shore_diag){0}), 0);
+    assert_int_equal(build_of("a.jsonl", ROWS, &twenty, &(struct shore_diag){0}), 0);
     assert_string_equal(
         notes, "the longest row has 5 tokens, and each is padded to 20: a smaller --seq-len takes less time\n");
     expect(ROWS, &all_of_five, "ab#c#d#|#ef#|#||"); /* nothing predicts the first one */
@@ -129,7 +83,7 @@ static void a_row_is_a_sequence_without_packing(void **state) {
     assert_non_null(strstr(notes, "a.jsonl:1\n"));
     expect("{\"text\": \"xyz\"}\n" ROWS, &five, "xy#z#|#|abc#d#|#ef#|#||");
     struct shore_diag diag;
-    assert_int_equal(build("a.txt", "text", &five, &diag), SHORE_EUSAGE);
+    assert_int_equal(build_of("a.txt", "text", &five, &diag), SHORE_EUSAGE);
     assert_non_null(strstr(diag.text, "a.txt: has no rows"));
 }
 
@@ -139,7 +93,7 @@ static void rows_in_which_nothing_counts_are_left_out(void **state) {
     assert_non_null(strstr(notes, "1 row is left out, having nothing that counts in the loss, the first: "));
     assert_non_null(strstr(notes, "a.jsonl:2\n"));
     struct shore_diag diag; /* where no row is left, the error says so */
-    assert_int_equal(build("a.jsonl", "{\"prompt\": \"abcd\", \"completion\": \"e\"}\n", &two, &diag), SHORE_EINPUT);
+    assert_int_equal(build_of("a.jsonl", "{\"prompt\": \"abcd\", \"completion\": \"e\"}\n", &two, &diag), SHORE_EINPUT);
     assert_non_null(strstr(diag.text, "not one token is in it; 1 row is left out, having nothing that counts"));
 }
 
@@ -153,7 +107,7 @@ static void texts_and_rows_are_joined(void **state) {
 
 static void parts_have_marks_of_their_own(void **state) {
     struct shore_diag diag;
-    assert_int_equal(build("a.jsonl", ROWS ROWS, &plain, &diag), 0);
+    assert_int_equal(build_of("a.jsonl", ROWS ROWS, &plain, &diag), 0);
     expect_part(3, 6, "d#|#ef#|#a");
     expect_part(9, 7, "bc#d#|#ef#|#");
 }
@@ -169,9 +123,9 @@ static void many_marks(void **state) {
     at += sprintf(at, "\"}\n");
     for (int i = 0; i < ROWS_OF; i++)
         at += sprintf(at, "{\"prompt\": \"%d\", \"completion\": \"abcdefg\"}\n", i);
-    assert_int_equal(build("a.jsonl", text, &plain, &diag), 0);
+    assert_int_equal(build_of("a.jsonl", text, &plain, &diag), 0);
     free(text);
-    assert_int_equal(shore__dataset_open(tokens, 0, 0, &d, &diag), 0);
+    assert_int_equal(shore__dataset_open(in_directory("tokens"), 0, 0, &d, &diag), 0);
     size_t n = (size_t)shore__dataset_tokens(d), seen = 0;
     int32_t *ids = malloc(n * 4), *targets = malloc(n * 4);
     assert_int_equal(shore__dataset_read(d, 0, n, ids, &diag), 0);
@@ -190,8 +144,8 @@ static void many_marks(void **state) {
 static void shuffled_sequences_leave_nothing_out(void **state) {
     struct shore_diag diag;
     struct shore__dataset *d;
-    assert_int_equal(build("a.jsonl", ROWS, &plain, &diag), 0);
-    assert_int_equal(shore__dataset_open(tokens, 0, 0, &d, &diag), 0);
+    assert_int_equal(build_of("a.jsonl", ROWS, &plain, &diag), 0);
+    assert_int_equal(shore__dataset_open(in_directory("tokens"), 0, 0, &d, &diag), 0);
     for (int epoch = 0; epoch < 3; epoch++) {
         unsigned seen = 0;
         for (int i = 0; i < 2; i++) /* 8 tokens: 0 to 4, and from 5 on around the end */
@@ -220,7 +174,7 @@ static void bad_rows(void **state) {
     memset(text + n, 'x', 2u << 20);
     strcpy(text + n + (2u << 20), "\"}\n");
     struct shore_diag diag;
-    assert_int_equal(build("a.jsonl", text, &small, &diag), SHORE_EINPUT);
+    assert_int_equal(build_of("a.jsonl", text, &small, &diag), SHORE_EINPUT);
     assert_non_null(strstr(diag.text, "the row is longer than 1.00 MiB"));
     free(text);
 }

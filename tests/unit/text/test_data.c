@@ -1,77 +1,13 @@
 /* What files, directories and patterns that are named as data give, and how what is wrong with them is said. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 #include <zlib.h>
 #include <zstd.h>
 
-#include "text/dataset.h"
-
-static char directory[64], notes[4096];
-
-static int setup(void **state) {
-    (void)state;
-    strcpy(directory, "/tmp/shore-data-XXXXXX");
-    return mkdtemp(directory) ? 0 : -1;
-}
-
-static int teardown(void **state) {
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof command, "rm -r '%s'", directory);
-    return system(command);
-}
-
-static char *in_directory(const char *name) {
-    static char paths[8][160];
-    static unsigned next;
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", directory, name);
-    return path;
-}
-
-static const char *put_file(const char *name, const void *data, size_t bytes) {
-    const char *path = in_directory(name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, bytes, f), bytes);
-    fclose(f);
-    return path;
-}
-
-static const char *put_text(const char *name, const char *text) {
-    return put_file(name, text, strlen(text));
-}
+#include "unit/text/built_data.h"
 
 static void make_directory(const char *name) {
     assert_int_equal(mkdir(in_directory(name), 0700), 0);
-}
-
-static void on_note(void *ctx, const char *text) {
-    (void)ctx;
-    size_t used = strlen(notes);
-    snprintf(notes + used, sizeof notes - used, "%s\n", text);
-}
-
-static int build(const char *name, const struct shore__reading *given, struct shore__dataset_stats *stats,
-                 struct shore_diag *diag) {
-    struct shore__tokenizer *t;
-    struct shore__reading how = *given;
-    how.note = on_note;
-    notes[0] = diag->text[0] = '\0';
-    assert_int_equal(shore__tokenizer_bytes(&t), 0);
-    int rc = shore__dataset_build(&name, 1, &how, t, 257, in_directory("tokens"), stats, diag);
-    shore__tokenizer_close(t);
-    return rc;
 }
 
 /* The data become these bytes; '|' stands where a document ends another. */

@@ -1,56 +1,14 @@
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #include "base/units.h"
 #include "text/dataset.h"
+#include "unit/text/scratch.h"
 
 #ifndef SHORE_TEST_DATA
 #error "SHORE_TEST_DATA is tests/data"
 #endif
-
-static char directory[64];
-
-static int setup(void **state) {
-    strcpy(directory, "/tmp/shore-dataset-XXXXXX");
-    return mkdtemp(directory) ? 0 : -1;
-}
-
-static int teardown(void **state) {
-    char command[128];
-    snprintf(command, sizeof command, "rm -r '%s'", directory);
-    return system(command);
-}
-
-static char *in_directory(const char *name) {
-    static char paths[8][128];
-    static unsigned next;
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", directory, name);
-    return path;
-}
-
-static const char *put_file(const char *name, const void *data, size_t bytes) {
-    const char *path = in_directory(name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, bytes, f), bytes);
-    fclose(f);
-    return path;
-}
-static const char *put_text(const char *name, const char *text) {
-    return put_file(name, text, strlen(text));
-}
 
 static int build(const char *const *files, size_t n, uint32_t vocab, struct shore__dataset_stats *stats,
                  struct shore_diag *diag) {

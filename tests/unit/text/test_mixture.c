@@ -1,57 +1,27 @@
 /* Data mixed by weight: how many sequences of each part come, in which order, and that each is read around by itself.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
 #include "seed.h"
 #include "text/dataset.h"
-
-static char directory[64], tokens[96];
-
-static int setup(void **state) {
-    (void)state;
-    strcpy(directory, "/tmp/shore-mix-XXXXXX");
-    snprintf(tokens, sizeof tokens, "%s", "");
-    if (!mkdtemp(directory)) return -1;
-    snprintf(tokens, sizeof tokens, "%s/tokens", directory);
-    return 0;
-}
-
-static int teardown(void **state) {
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof command, "rm -r '%s'", directory);
-    return system(command);
-}
+#include "unit/text/scratch.h"
 
 /* Three files of a, b and c, of these lengths. */
 static struct shore__dataset *build(const size_t lengths[3], uint64_t ends[3]) {
     struct shore__tokenizer *t;
     struct shore__dataset *d;
     struct shore_diag diag;
-    char paths[3][96];
+    static const char *const files[] = {"a.txt", "b.txt", "c.txt"};
     const char *names[3];
+    char text[1000];
     for (int i = 0; i < 3; i++) {
-        snprintf(paths[i], sizeof paths[i], "%s/%c.txt", directory, 'a' + i);
-        names[i] = paths[i];
-        FILE *f = fopen(paths[i], "w");
-        for (size_t k = 0; k < lengths[i]; k++)
-            fputc('a' + i, f);
-        fclose(f);
+        assert_true(lengths[i] <= sizeof text);
+        memset(text, 'a' + i, lengths[i]);
+        names[i] = put_file(files[i], text, lengths[i]);
     }
     const struct shore__reading how = {.ends = ends};
     assert_int_equal(shore__tokenizer_bytes(&t), 0);
-    if (shore__dataset_build(names, 3, &how, t, 257, tokens, NULL, &diag)) fail_msg("%s", diag.text);
+    if (shore__dataset_build(names, 3, &how, t, 257, in_directory("tokens"), NULL, &diag)) fail_msg("%s", diag.text);
     shore__tokenizer_close(t);
-    assert_int_equal(shore__dataset_open(tokens, 0, 0, &d, &diag), 0);
+    assert_int_equal(shore__dataset_open(in_directory("tokens"), 0, 0, &d, &diag), 0);
     return d;
 }
 
@@ -97,7 +67,7 @@ static void parts_that_do_not_fit_are_refused(void **state) {
     struct shore__dataset *d = build(lengths, ends);
     assert_int_equal(shore__dataset_mix(d, beyond, shares, 3, &diag), SHORE_EMISMATCH);
     shore__dataset_close(d);
-    assert_int_equal(shore__dataset_open(tokens, 0, 0, &d, &diag), 0);
+    assert_int_equal(shore__dataset_open(in_directory("tokens"), 0, 0, &d, &diag), 0);
     assert_int_equal(shore__dataset_mix(d, empty, shares, 3, &diag), SHORE_EMISMATCH);
     shore__dataset_close(d);
 }

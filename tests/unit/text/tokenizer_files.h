@@ -2,18 +2,8 @@
 #ifndef SHORE_TESTS_TOKENIZER_FILES_H
 #define SHORE_TESTS_TOKENIZER_FILES_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
 #include "text/tokenizer.h"
+#include "unit/text/scratch.h"
 
 #ifndef SHORE_TEST_DATA
 #error "SHORE_TEST_DATA is tests/data"
@@ -36,34 +26,6 @@ static inline uint32_t word(const unsigned char *p) {
     uint32_t v;
     memcpy(&v, p, 4);
     return v;
-}
-
-static char directory[64];
-
-static inline int setup(void **state) {
-    strcpy(directory, "/tmp/shore-tokenizer-XXXXXX");
-    return mkdtemp(directory) ? 0 : -1;
-}
-
-static inline int teardown(void **state) {
-    char command[128];
-    snprintf(command, sizeof command, "rm -r '%s'", directory);
-    return system(command);
-}
-
-static inline void put_text(const char *name, const char *text) {
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(text, 1, strlen(text), f), strlen(text));
-    fclose(f);
-}
-
-static inline void drop(const char *name) {
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-    unlink(path);
 }
 
 #define V "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]"
