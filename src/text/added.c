@@ -94,16 +94,9 @@ static bool is_word(uint32_t c) {
     }
 }
 
-static size_t start_of_char_before(const char *text, size_t at) {
-    do
-        at--;
-    while (at > 0 && ((unsigned char)text[at] & 0xC0) == 0x80);
-    return at;
-}
-
 static size_t without_spaces_at_end(const char *text, size_t least, size_t bytes) {
     while (bytes > least) {
-        size_t at = start_of_char_before(text, bytes);
+        size_t at = shore__utf8_before(text, bytes);
         if (!shore__utf8_is_space(shore__utf8_char(text + at))) break;
         bytes = at;
     }
@@ -112,7 +105,7 @@ static size_t without_spaces_at_end(const char *text, size_t least, size_t bytes
 
 static bool stands_alone(const struct shore__splitter *s, size_t start, size_t end) {
     const char *text = s->text.bytes;
-    if (start ? is_word(shore__utf8_char(text + start_of_char_before(text, start))) : s->after_word) return false;
+    if (start ? is_word(shore__utf8_char(text + shore__utf8_before(text, start))) : s->after_word) return false;
     return end == s->text.count || !is_word(shore__utf8_char(text + end));
 }
 
@@ -172,7 +165,7 @@ static int split(struct shore__splitter *s, bool final) {
     if (rc == 0) rc = pass_on(s, passed, safe);
     s->passed = passed > safe ? passed - safe : 0;
     s->found = s->found > safe ? s->found - safe : 0;
-    if (safe > 0) s->after_word = is_word(shore__utf8_char(text + start_of_char_before(text, safe)));
+    if (safe > 0) s->after_word = is_word(shore__utf8_char(text + shore__utf8_before(text, safe)));
     shore__text_drop(&s->text, safe);
     return rc;
 }

@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include "text/chat_impl.h"
+#include "text/utf8.h"
 #include "text/vector.h"
 
 /* In the texts below: the tokens that the tokenizer names. */
@@ -182,36 +183,22 @@ static bool takes_row(const struct form *f, const json_t *row) {
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
-/* The bytes of a character that Python's str.strip() takes away; 0: it takes away no such one. */
-static size_t space_at(const char *text, size_t bytes) {
-    static const char *const wide[] = {"\xC2\x85",     "\xC2\xA0",     "\xE1\x9A\x80", "\xE2\x80\xA8",
-                                       "\xE2\x80\xA9", "\xE2\x80\xAF", "\xE2\x81\x9F", "\xE3\x80\x80"};
-    unsigned char c = bytes ? (unsigned char)text[0] : 'x';
-    if (c == ' ' || (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x1F)) return 1;
-    if (bytes >= 3 && !memcmp(text, "\xE2\x80", 2) && (unsigned char)text[2] >= 0x80 && (unsigned char)text[2] <= 0x8A)
-        return 3; /* U+2000 to U+200A */
-    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
-        if (bytes >= strlen(wide[i]) && !memcmp(text, wide[i], strlen(wide[i]))) return strlen(wide[i]);
-    return 0;
-}
-
-/* The same of the last character. */
-static size_t space_before(const char *end, size_t bytes) {
-    for (size_t n = 1; n <= 3 && n <= bytes; n++)
-        if (space_at(end - n, n) == n) return n;
-    return 0;
+/* Whether Python's str.strip() takes the character away. */
+static bool is_stripped(const char *at) {
+    uint32_t c = shore__utf8_char(at);
+    return shore__utf8_is_space(c) || (c >= 0x1C && c <= 0x1F);
 }
 
 static int put_content(struct shore__text *out, const json_t *content, bool trims, bool no_line_feeds) {
     const char *text = json_string_value(content);
-    size_t bytes = json_string_length(content), n;
-    for (; trims && (n = space_at(text, bytes)); text += n)
-        bytes -= n;
-    while (trims && (n = space_before(text + bytes, bytes)))
-        bytes -= n;
-    for (; no_line_feeds && bytes && *text == '\n'; text++)
-        bytes--;
-    return shore__text_append(out, text, bytes);
+    size_t from = 0, to = json_string_length(content);
+    while (trims && from < to && is_stripped(text + from))
+        from += shore__utf8_bytes((unsigned char)text[from]);
+    while (trims && from < to && is_stripped(text + shore__utf8_before(text, to)))
+        to = shore__utf8_before(text, to);
+    while (no_line_feeds && from < to && text[from] == '\n')
+        from++;
+    return shore__text_append(out, text + from, to - from);
 }
 
 static int put(struct shore__text *out, const struct shore__chat *c, const char *form) {

@@ -28,6 +28,14 @@ static inline uint32_t shore__utf8_char(const char *s) {
     return (p[0] & 7u) << 18 | (p[1] & 63u) << 12 | (p[2] & 63u) << 6 | (p[3] & 63u);
 }
 
+/* Where the character starts that ends before at > 0, in valid UTF-8. */
+static inline size_t shore__utf8_before(const char *s, size_t at) {
+    do
+        at--;
+    while (at > 0 && ((unsigned char)s[at] & 0xC0) == 0x80);
+    return at;
+}
+
 /* Length of the ASCII prefix, without U+0000. Most texts are nearly all ASCII. */
 static inline size_t shore__ascii_bytes(const char *s, size_t n) {
     size_t at = 0;
