@@ -145,11 +145,10 @@ static enum role role_of(const json_t *message) {
 
 /* A role of the three and a text without zero bytes, and nothing else; a field that is null counts as left out. */
 static bool is_plain(const json_t *message) {
-    void *at = json_object_iter((json_t *)(uintptr_t)message);
-    for (; at; at = json_object_iter_next((json_t *)(uintptr_t)message, at)) {
-        const char *key = json_object_iter_key(at);
-        if (strcmp(key, "role") != 0 && strcmp(key, "content") != 0 && !json_is_null(json_object_iter_value(at)))
-            return false;
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)message, key, value) {
+        if (strcmp(key, "role") != 0 && strcmp(key, "content") != 0 && !json_is_null(value)) return false;
     }
     const json_t *content = json_object_get(message, "content");
     return role_of(message) != NO_ROLE && json_is_string(content) &&

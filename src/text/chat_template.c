@@ -69,11 +69,13 @@ static int read_json(struct shore__chat *c, struct shore_diag *diag) {
     return rc;
 }
 
-static bool is_named(const json_t *templates, const char *name) {
-    void *at = json_object_iter((json_t *)(uintptr_t)templates);
-    while (at && !strstr(json_string_value(json_object_iter_value(at)), name))
-        at = json_object_iter_next((json_t *)(uintptr_t)templates, at);
-    return at != NULL;
+static bool is_named(json_t *templates, const char *name) {
+    const char *key;
+    json_t *text;
+    json_object_foreach(templates, key, text) {
+        if (strstr(json_string_value(text), name)) return true;
+    }
+    return false;
 }
 
 /* The tokens that a template may name: those of roles that the files name. Some of transformers' classes have others
