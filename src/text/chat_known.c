@@ -22,32 +22,23 @@ struct form {
     bool system_in_user;                       /* the first user's turn goes on behind the system's */
     bool trims, alternates, skips_mute_system; /* contents; users and assistants take turns; a system without words */
 };
-static const struct form chatml = {
-    .before = {"<|im_start|>system\n", "<|im_start|>user\n", "<|im_start|>assistant\n"},
-    .after = {"<|im_end|>\n", "<|im_end|>\n", "<|im_end|>\n"},
-};
-static const struct form qwen3 = {
-    .before = {"<|im_start|>system\n", "<|im_start|>user\n", "<|im_start|>assistant\n"},
-    .after = {"<|im_end|>\n", "<|im_end|>\n", "<|im_end|>\n"},
-    .thought = "<think>\n\n</think>\n\n",
-};
-static const struct form llama3 = {
-    .begin = BOS,
-    .before = {"<|start_header_id|>system<|end_header_id|>\n\n", "<|start_header_id|>user<|end_header_id|>\n\n",
-               "<|start_header_id|>assistant<|end_header_id|>\n\n"},
-    .after = {"<|eot_id|>", "<|eot_id|>", "<|eot_id|>"},
-    .trims = true,
-};
-#define LLAMA3_OPENING \
-    "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
+
+#define CHATML                                                                           \
+    .before = {"<|im_start|>system\n", "<|im_start|>user\n", "<|im_start|>assistant\n"}, \
+    .after = {"<|im_end|>\n", "<|im_end|>\n", "<|im_end|>\n"}
+static const struct form chatml = {CHATML};
+static const struct form qwen3 = {CHATML, .thought = "<think>\n\n</think>\n\n"};
+
+#define LLAMA3_ROLE(name) "<|start_header_id|>" name "<|end_header_id|>\n\n"
+#define LLAMA3                                                                                      \
+    .begin = BOS, .before = {LLAMA3_ROLE("system"), LLAMA3_ROLE("user"), LLAMA3_ROLE("assistant")}, \
+    .after = {"<|eot_id|>", "<|eot_id|>", "<|eot_id|>"}, .trims = true
+static const struct form llama3 = {LLAMA3};
 static const struct form llama31 = {
-    .begin = BOS,
-    .before = {"<|start_header_id|>system<|end_header_id|>\n\n", "<|start_header_id|>user<|end_header_id|>\n\n",
-               "<|start_header_id|>assistant<|end_header_id|>\n\n"},
-    .after = {"<|eot_id|>", "<|eot_id|>", "<|eot_id|>"},
-    .opening = LLAMA3_OPENING,
-    .trims = true,
+    LLAMA3,
+    .opening = LLAMA3_ROLE("system") "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n",
 };
+
 static const struct form gemma = {
     .begin = BOS,
     .before = {NULL, "<start_of_turn>user\n", "<start_of_turn>model\n"},
@@ -63,33 +54,22 @@ static const struct form gemma3 = {
     .trims = true,
     .alternates = true,
 };
-static const struct form mistral = {
-    .begin = BOS,
-    .before = {NULL, "[INST] ", ""},
-    .after = {NULL, " [/INST]", EOS},
-    .alternates = true,
-};
-static const struct form mistral_apart = {
-    .begin = BOS,
-    .before = {NULL, "[INST] ", ""},
-    .after = {NULL, " [/INST]", EOS " "},
-    .alternates = true,
-};
+
+#define MISTRAL(end) .begin = BOS, .before = {NULL, "[INST] ", ""}, .after = {NULL, " [/INST]", end}, .alternates = true
+static const struct form mistral = {MISTRAL(EOS)};
+static const struct form mistral_apart = {MISTRAL(EOS " ")};
+
 static const struct form zephyr = {
     .before = {"<|system|>\n", "<|user|>\n", "<|assistant|>\n"},
     .after = {EOS "\n", EOS "\n", EOS "\n"},
 };
-static const struct form phi3 = {
-    .before = {"<|system|>\n", "<|user|>\n", "<|assistant|>\n"},
-    .after = {"<|end|>\n", "<|end|>\n", "<|end|>\n"},
-    .end = EOS,
-};
-static const struct form phi35 = {
-    .before = {"<|system|>\n", "<|user|>\n", "<|assistant|>\n"},
-    .after = {"<|end|>\n", "<|end|>\n", "<|end|>\n"},
-    .end = EOS,
-    .skips_mute_system = true,
-};
+
+#define PHI3                                                                                                       \
+    .before = {"<|system|>\n", "<|user|>\n", "<|assistant|>\n"}, .after = {"<|end|>\n", "<|end|>\n", "<|end|>\n"}, \
+    .end = EOS
+static const struct form phi3 = {PHI3};
+static const struct form phi35 = {PHI3, .skips_mute_system = true};
+
 static const struct form phi4 = {
     .before = {"<|im_start|>system<|im_sep|>", "<|im_start|>user<|im_sep|>", ""},
     .after = {"<|im_end|>", "<|im_end|><|im_start|>assistant<|im_sep|>", "<|im_end|>"},
