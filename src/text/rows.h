@@ -34,13 +34,11 @@ struct shore__rows_sink {
 
 /* Keys of rows that say what counts in the loss, or that are refused by name. */
 #define SHORE__ROW_KEYS "prompt", "completion", "messages", "chosen", "rejected", "conversations"
+/* Bits of the first ones. */
 enum {
     SHORE__ROW_PROMPT = 1,
     SHORE__ROW_COMPLETION = 2,
     SHORE__ROW_MESSAGES = 4,
-    SHORE__ROW_CHOSEN = 8,
-    SHORE__ROW_REJECTED = 16,
-    SHORE__ROW_CONVERSATIONS = 32,
 };
 
 /* Reader of a file's rows. The caller sets sink, field and by_line; the other fields belong to shore__rows_*. */

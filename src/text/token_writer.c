@@ -28,7 +28,7 @@ struct shore__token_writer {
     uint64_t real_tokens;
     /* marks, from the first token on that does not count; they wait in a nameless file */
     FILE *marks;
-    unsigned char mark[8];
+    unsigned char mark; /* of the tokens behind the last eight */
     uint32_t row_tokens;
     /* for messages: the source of what is written, and of what is read */
     const char *source, *read_source;
@@ -60,20 +60,18 @@ static int no_room_for_marks(const struct shore__token_writer *w, struct shore_d
 
 /* Marks the next token. */
 static int put_mark(struct shore__token_writer *w, bool counts, struct shore_diag *diag) {
-    static const unsigned char all[8] = {255, 255, 255, 255, 255, 255, 255, 255};
     uint64_t at = w->stats.tokens;
     if (!w->marks && counts) return 0;
     if (!w->marks) {
         if (!(w->marks = tmpfile())) return no_room_for_marks(w, diag);
-        for (uint64_t i = 0; i < at / 64; i++)
-            if (fwrite(all, sizeof all, 1, w->marks) != 1) return no_room_for_marks(w, diag);
-        for (uint64_t i = at / 64 * 64; i < at; i++)
-            w->mark[i % 64 / 8] |= (unsigned char)(1u << i % 8);
+        for (uint64_t i = 0; i < at / 8; i++)
+            if (putc_unlocked(255, w->marks) == EOF) return no_room_for_marks(w, diag);
+        w->mark = (unsigned char)((1u << at % 8) - 1);
     }
-    w->mark[at % 64 / 8] |= (unsigned char)(counts << at % 8);
-    if (at % 64 != 63) return 0;
-    if (fwrite(w->mark, sizeof w->mark, 1, w->marks) != 1) return no_room_for_marks(w, diag);
-    memset(w->mark, 0, sizeof w->mark);
+    w->mark |= (unsigned char)(counts << at % 8);
+    if (at % 8 != 7) return 0;
+    if (putc_unlocked(w->mark, w->marks) == EOF) return no_room_for_marks(w, diag);
+    w->mark = 0;
     return 0;
 }
 
@@ -82,7 +80,7 @@ static int add_marks(struct shore__token_writer *w, struct shore_diag *diag) {
     const uint64_t bytes = (w->stats.tokens + 7) / 8, start = SHORE__TOKEN_HEADER_BYTES + w->stats.tokens * w->width;
     int rc = 0;
     if (!w->marks) return 0;
-    if (fwrite(w->mark, sizeof w->mark, 1, w->marks) != 1 || fflush(w->marks)) return no_room_for_marks(w, diag);
+    if (putc_unlocked(w->mark, w->marks) == EOF || fflush(w->marks)) return no_room_for_marks(w, diag);
     rewind(w->marks);
     for (uint64_t at = 0; rc == 0 && at < bytes; at += BLOCK_BYTES) {
         size_t n = bytes - at < BLOCK_BYTES ? (size_t)(bytes - at) : BLOCK_BYTES;
