@@ -81,8 +81,7 @@ static bool is_named(json_t *templates, const char *name) {
 /* The tokens that a template may name: those of roles that the files name. Some of transformers' classes have others
  * where the files say nothing. */
 static int read_tokens(struct shore__chat *c, const json_t *kept, struct shore_diag *diag) {
-    static const char *const roles[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                        "pad_token", "cls_token", "mask_token"};
+    static const char *const roles[] = {SHORE__TOKEN_ROLES};
     const char *class = json_string_value(json_object_get(kept, "tokenizer_class"));
     bool has_own = class && strcmp(class, "PreTrainedTokenizerFast") != 0 && strcmp(class, "TokenizersBackend") != 0;
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
@@ -93,8 +92,8 @@ static int read_tokens(struct shore__chat *c, const json_t *kept, struct shore_d
                                ": the chat template writes the \"%s\", of which the file says nothing: name "
                                "it there, or null",
                                c->tokenizer->directory, roles[i]);
-        if (json_is_object(token)) token = json_object_get(token, "content");
-        if (json_is_string(token) && json_object_set(c->variables, roles[i], token)) return shore__out_of_memory(diag);
+        token = shore__token_text(token);
+        if (token && json_object_set(c->variables, roles[i], token)) return shore__out_of_memory(diag);
     }
     return 0;
 }

@@ -15,9 +15,7 @@
 #define CONFIG_LIMIT_BYTES (16u << 20)
 #define CONFIG "tokenizer_config.json"
 
-/* in the order in which transformers adds them; then others whose keys end alike */
-static const char *const parts[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                    "pad_token", "cls_token", "mask_token"};
+static const char *const parts[] = {SHORE__TOKEN_ROLES}; /* then others whose keys end alike */
 enum { PARTS = sizeof parts / sizeof *parts };
 
 static bool is_part(const char *key) {
@@ -31,10 +29,15 @@ static bool ends_in_token(const char *key) {
     return n > 6 && !strcmp(key + n - 6, "_token");
 }
 
-/* The string of text or {"content": text}; NULL: it is neither. */
+json_t *shore__token_text(json_t *token) {
+    json_t *text = json_is_object(token) ? json_object_get(token, "content") : token;
+    return json_is_string(text) ? text : NULL;
+}
+
+/* The same; NULL: it is empty, too. */
 static const json_t *content_of(const json_t *token) {
-    const json_t *content = json_is_object(token) ? json_object_get(token, "content") : token;
-    return json_is_string(content) && json_string_length(content) ? content : NULL;
+    const json_t *content = shore__token_text((json_t *)(uintptr_t)token);
+    return json_string_length(content) ? content : NULL;
 }
 
 static int list(struct shore__tokenizer_config *c, const json_t *content, int64_t id, struct shore__added_rule rule) {

@@ -193,11 +193,9 @@ static void put_special(const struct shore__tokenizer *t, const json_t *kept, co
     };
     int64_t of_role[sizeof roles / sizeof *roles];
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
-        const json_t *token = json_object_get(kept, roles[i].role);
-        if (json_is_object(token)) token = json_object_get(token, "content");
-        uint32_t id = json_is_string(token)
-                          ? shore__tokenizer_id(t, json_string_value(token), json_string_length(token))
-                          : SHORE__VOCAB_NONE;
+        const json_t *text = shore__token_text(json_object_get(kept, roles[i].role));
+        uint32_t id =
+            text ? shore__tokenizer_id(t, json_string_value(text), json_string_length(text)) : SHORE__VOCAB_NONE;
         of_role[i] = id != SHORE__VOCAB_NONE ? id : i < 2 ? ids[i] : -1;
         if (of_role[i] >= 0) shore__gguf_u32(g, roles[i].key, (uint32_t)of_role[i]);
     }

@@ -102,6 +102,11 @@ struct shore__added_rule shore__added_rule_of(const json_t *token, bool special)
 /* Id of an added token or of one in the vocabulary; SHORE__VOCAB_NONE: there is none. */
 uint32_t shore__tokenizer_id(const struct shore__tokenizer *t, const char *text, size_t bytes);
 
+/* What files call the tokens that have a role, in the order in which transformers adds them. */
+#define SHORE__TOKEN_ROLES "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"
+/* The string of text or {"content": text}; NULL: it is neither. */
+json_t *shore__token_text(json_t *token);
+
 /* Facts about tokens from the files beside tokenizer.json, as save_pretrained writes them now and in older versions. */
 struct shore__tokenizer_config {
     const char *directory;
