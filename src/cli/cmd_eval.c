@@ -38,13 +38,13 @@ static const struct shore__option options[] = {
 /* Tokenizes into a nameless file. */
 static int build_data(const struct args *a, const struct shore__opened *o, size_t seq_len, struct shore__dataset **out,
                       struct shore_diag *diag) {
-    enum { AUTO, AS_TEXT, PARSE };
-    bool parse = a->special_tokens == AUTO ? o->run && o->run->settings.parse_special : a->special_tokens == PARSE;
+    enum { AUTO, OFF, ON }; /* as the rows of options have them */
+    const struct shore__settings *s = o->run ? &o->run->settings : NULL;
+    bool parse = a->special_tokens == AUTO ? s && s->parse_special : a->special_tokens == ON;
     if (parse && strcmp(shore__tokenizer_name(o->tokenizer), "bytes") == 0)
         return shore__fail(diag, SHORE_EUSAGE, "--special-tokens parse: bytes have no special tokens in a text");
-    enum { ALL = 2, OFF = 1 };
-    const struct shore__settings *s = o->run ? &o->run->settings : NULL;
-    bool all = a->loss_on ? a->loss_on == ALL : s && s->all_count, off = a->pack ? a->pack == OFF : s && !s->packs;
+    bool all = a->loss_on == AUTO ? s && s->all_count : a->loss_on == ON;
+    bool off = a->pack == AUTO ? s && !s->packs : a->pack == OFF;
     const char *temporary = getenv("TMPDIR");
     const struct shore__reading how = {.parse_special = parse,
                                        .threads = a->model.threads,

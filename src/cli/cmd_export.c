@@ -85,10 +85,9 @@ static int export(const struct shore__parsed *parsed, void *args) {
         return shore__cli_fail(shore__not_a_run(path, &diag), &diag);
     int rc = shore__cli_open_run(path, &a->moved, a->snapshot, true, &o, &diag);
     if (rc) return shore__cli_fail(rc, &diag);
-    bool typed = o.model || shore__option_given(&shore__cli_export, parsed, "dtype");
-    /* adapters are small, and go on being trained */
-    bool adapters = o.model && o.model->adapters.count && !shore__option_given(&shore__cli_export, parsed, "dtype");
-    unsigned dtype = adapters ? 1 : a->dtype;
+    bool given = shore__option_given(&shore__cli_export, parsed, "dtype"), typed = o.model || given;
+    /* adapters are small, and go on being trained: fp32 */
+    unsigned dtype = !given && o.model && o.model->adapters.count ? 1 : a->dtype;
     rc = a->gguf ? check_gguf(a, &o, &diag) : 0;
     if (!rc) rc = buffers_within(a, &buffers, &diag);
     if (!rc) shore__cli_catch_signals("longshore: stopping; once more stops at once\n");
