@@ -391,7 +391,7 @@ static int resumed_run(struct shore__train_args *args, const struct shore__parse
     if (!rc && run->no_data)
         rc = shore__fail(&diag, run->no_data_rc, "%s; a new run on the same data makes the same file", run->no_data);
     bool without_data = !run->train;
-    if (!rc) rc = shore__train_new_data(args, parsed, run, &diag);
+    if (!rc) rc = shore__train_new_data(args, run, &diag);
     if (!rc) rc = change_run(args, parsed, run, changes, sizeof changes, &diag);
     if (!rc && !without_data) say_of_stop(s, args->accept ? *args->accept : run->hint_step);
     if (!rc) rc = shore__settings_check(s, &diag);

@@ -53,8 +53,7 @@ int shore__train_made(const struct shore__train_args *args, struct shore__new_ru
 bool shore__train_same(const char *name, const struct shore__settings *a, const struct shore__settings *b);
 /* new_data.c. Finds out whether the arguments of a resumed run name new data, in args. A run imported without data has
  * them in its settings afterwards. */
-int shore__train_new_data(struct shore__train_args *args, const struct shore__parsed *parsed, struct shore__run *run,
-                          struct shore_diag *diag);
+int shore__train_new_data(struct shore__train_args *args, struct shore__run *run, struct shore_diag *diag);
 /* Then, after shore__train_change(): makes them the settings of a run that had others, and adds that to the changes. */
 int shore__train_take_new_data(const struct shore__train_args *args, struct shore__run *run, char *changes,
                                size_t bytes, struct shore_diag *diag);
