@@ -30,17 +30,17 @@ int shore__settings_take_mix(struct shore__settings *s, struct shore_diag *diag)
 /* Shares of a whole, by the largest remainder. */
 static int share_out(const struct shore__settings *s, const double *weights, double sum, uint32_t *shares,
                      struct shore_diag *diag) {
+    double exact[SHORE__MIX_MOST];
     uint32_t left = SHORE__MIX_SHARES;
     for (size_t i = 0; i < s->mix.count; i++) {
-        shares[i] = (uint32_t)(weights[i] / sum * SHORE__MIX_SHARES);
+        exact[i] = weights[i] / sum * SHORE__MIX_SHARES;
+        shares[i] = (uint32_t)exact[i];
         left -= shares[i];
     }
     for (; left > 0; left--) {
         size_t most = 0;
         for (size_t i = 1; i < s->mix.count; i++)
-            if (weights[i] / sum * SHORE__MIX_SHARES - shares[i] >
-                weights[most] / sum * SHORE__MIX_SHARES - shares[most])
-                most = i;
+            if (exact[i] - shares[i] > exact[most] - shares[most]) most = i;
         shares[most]++;
     }
     for (size_t i = 0; i < s->mix.count; i++)
