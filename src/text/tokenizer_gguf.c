@@ -160,17 +160,17 @@ static int put_tokens(const struct shore__tokenizer *t, bool marks, uint32_t voc
     uint32_t nmerges = t->is_bytes ? 0 : t->bpe.merges.count;
     char scratch[32];
     size_t bytes;
-    int32_t type;
+    int32_t *types = malloc((vocab + 1u) * sizeof *types);
+    if (!types) return shore__out_of_memory(diag);
     shore__gguf_list(g, "tokenizer.ggml.tokens", SHORE__GGUF_TEXT, vocab);
     for (uint32_t id = 0; id < vocab; id++) {
-        const char *text = text_of(t, id, scratch, &bytes, &type);
+        const char *text = text_of(t, id, scratch, &bytes, &types[id]);
         shore__gguf_item_text(g, text, bytes);
     }
     shore__gguf_list(g, "tokenizer.ggml.token_type", SHORE__GGUF_I32, vocab);
-    for (uint32_t id = 0; id < vocab; id++) {
-        text_of(t, id, scratch, &bytes, &type);
-        shore__gguf_item_i32(g, type);
-    }
+    for (uint32_t id = 0; id < vocab; id++)
+        shore__gguf_item_i32(g, types[id]);
+    free(types);
     struct shore__merge *merges = sorted(&t->bpe.merges);
     int rc = !merges ? shore__out_of_memory(diag)
              : marks ? put_scores(merges, nmerges, vocab, g, diag)
