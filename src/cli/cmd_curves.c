@@ -18,9 +18,7 @@ static int curves(const struct shore__parsed *parsed, void *args) {
     struct shore_diag diag = {0};
     char *svg = NULL;
     size_t bytes = 0;
-    uint32_t n = 0;
-    while (parsed->positional[n])
-        n++;
+    const uint32_t n = parsed->words;
     int rc = shore__curves_make(parsed->positional, n, &svg, &bytes, &diag);
     if (!rc) rc = shore__curves_save(svg, bytes, out, &diag);
     free(svg);

@@ -22,9 +22,7 @@ static int report(const struct shore__parsed *parsed, void *args) {
     struct shore_diag diag = {0};
     char *html = NULL;
     size_t bytes = 0;
-    uint32_t n = 0;
-    while (parsed->positional[n])
-        n++;
+    const uint32_t n = parsed->words;
     int rc = shore__cli_check_tbw(a->tbw_bytes, &diag);
     if (!rc) rc = shore_report_html(parsed->positional, n, &how, &html, &bytes, &diag);
     if (!rc) rc = shore_report_save(html, bytes, out, &diag);

@@ -221,7 +221,6 @@ int shore__options_parse(const struct shore__command_line *line, int argc, char 
     if (parsed->help) return 0;
 
     const char *config = NULL;
-    size_t words = 0;
     for (int i = 0; i < argc; i++) {
         if (flag_of(line, argv[i])) {
             int rc = parse_flag(line, argc, argv, &i, target, parsed, &config, diag);
@@ -229,9 +228,9 @@ int shore__options_parse(const struct shore__command_line *line, int argc, char 
             continue;
         }
         if (argv[i][0] == '-' && argv[i][1]) return one_dash(line, argv[i], diag);
-        if (words == line->positional)
+        if (parsed->words == line->positional)
             return shore__fail(diag, SHORE_EUSAGE, "unexpected word '%s'", shore__shown(argv[i]).text);
-        parsed->positional[words++] = argv[i];
+        parsed->positional[parsed->words++] = argv[i];
     }
     int rc = check_variables(line, diag);
     return !rc && config ? apply_config(line, config, target, parsed, diag) : rc;

@@ -73,6 +73,7 @@ enum shore__given { SHORE__GIVEN_NOT, SHORE__GIVEN_CONFIG, SHORE__GIVEN };
 struct shore__parsed {
     unsigned char given[SHORE__OPTIONS_MAX];      /* by index into the table */
     const char *positional[SHORE__WORDS_MAX + 1]; /* NULL behind the last */
+    uint32_t words;                               /* how many */
     bool remote_given[SHORE__REMOTE_OPTIONS];
     bool help;
 };
