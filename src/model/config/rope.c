@@ -255,7 +255,7 @@ static void write_scaling(const struct shore__rope *rope, json_t *scaling) {
         put(scaling, "attention_factor", rope->attention_factor);
         return;
     }
-    put(scaling, "factor", rope->factor);
+    if (rope->kind != SHORE__ROPE_DEFAULT) put(scaling, "factor", rope->factor);
     put(scaling, "low_freq_factor", rope->low_freq);
     put(scaling, "high_freq_factor", rope->high_freq);
     if (rope->original_positions != 0)

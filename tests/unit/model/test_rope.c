@@ -57,6 +57,27 @@ static void is_written_as_it_was_read(void **state) {
     }
 }
 
+static void both_kinds_of_layers_are_written_as_they_were_read(void **state) {
+    static const char *const configs[] = {
+        "{\"model_type\": \"olmo3\", \"rope_parameters\": {"
+        "\"full_attention\": {\"rope_type\": \"yarn\", \"factor\": 4, \"original_max_position_embeddings\": 16, "
+        "\"rope_theta\": 2e4}, \"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 1e4}}}",
+        "{\"model_type\": \"olmo3\", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1e6}, "
+        "\"sliding_attention\": {\"rope_theta\": 1e4}}}",
+        "{\"model_type\": \"gemma3_text\", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1e6}, "
+        "\"sliding_attention\": {\"rope_type\": \"linear\", \"factor\": 2, \"rope_theta\": 1e4}}}",
+    };
+    (void)state;
+    for (size_t c = 0; c < sizeof configs / sizeof configs[0]; c++) {
+        struct shore_diag diag = {0};
+        struct shore__arch a = arch_of(configs[c]), again;
+        json_t *written = shore__arch_to_json(&a);
+        if (shore__arch_from_json(written, "config.json", &again, &diag)) fail_msg("%s: %s", configs[c], diag.text);
+        assert_memory_equal(a.rope, again.rope, sizeof a.rope);
+        json_decref(written);
+    }
+}
+
 static void every_key_of_yarn_is_written(void **state) {
     static const char said[] =
         "{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":32,\"attention_factor\":1.5,"
@@ -146,9 +167,13 @@ static void positions_end_where_angles_would_change(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(angles_are_those_of_transformers),  cmocka_unit_test(is_written_as_it_was_read),
-        cmocka_unit_test(every_key_of_yarn_is_written),      cmocka_unit_test(two_spellings_may_stand_if_they_agree),
-        cmocka_unit_test(what_is_not_understood_is_refused), cmocka_unit_test(positions_end_where_angles_would_change),
+        cmocka_unit_test(angles_are_those_of_transformers),
+        cmocka_unit_test(is_written_as_it_was_read),
+        cmocka_unit_test(both_kinds_of_layers_are_written_as_they_were_read),
+        cmocka_unit_test(every_key_of_yarn_is_written),
+        cmocka_unit_test(two_spellings_may_stand_if_they_agree),
+        cmocka_unit_test(what_is_not_understood_is_refused),
+        cmocka_unit_test(positions_end_where_angles_would_change),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
