@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from models import llama
@@ -76,12 +76,15 @@ def qwen2(**changes):
     return Qwen2ForCausalLM(Qwen2Config(**usual, **heads, **changes))
 
 
+WINDOW = 40  # which llama.cpp does not have in this family
+
+
 def mistral():
     from transformers import MistralConfig, MistralForCausalLM
 
     usual = {"vocab_size": 350, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 1, "max_position_embeddings": 64, "head_dim": 16}
-    return MistralForCausalLM(MistralConfig(**usual, **heads, sliding_window=None))
+    return MistralForCausalLM(MistralConfig(**usual, **heads, sliding_window=WINDOW))
 
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -293,6 +296,8 @@ def test_each_tensor_is_that_of_the_directory(exported, dtype):
         each = [stored.pop(name.replace(".experts.0.", f".experts.{i}.")) for i in range(EXPERTS["num_experts"])]
         stored[name.replace(".experts.0.", ".experts.")] = torch.stack(each)
     theirs = dict(expected(n, v, config) for n, v in stored.items())
+    positions = WINDOW if config["model_type"] == "mistral" else config.get("max_position_embeddings", 1024)
+    assert file.meta[f"{file.meta['general.architecture']}.context_length"] == positions
     assert file.meta["general.file_type"] == {"fp32": 0, "fp16": 1, "bf16": 32}[dtype]
     frequencies = file.tensors.pop("rope_freqs.weight", None)
     for kind in ("short", "long"):
@@ -378,6 +383,23 @@ def test_llama_cpp_loads_it_and_generates_the_same(exported):
     assert tokens == expected
 
 
+def test_runs_of_spaces_among_added_tokens_are_printed_as_spaces(tmp_path, seed):
+    """As Gemma has them: of a token of a user's, llama.cpp prints the mark that stands for a space."""
+    tokenizer, roles = sentencepiece()
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in ("▁▁", "<table>")])
+    llama(vocab_size=350).save_pretrained(tmp_path / "base")
+    tokenizer.save(str(tmp_path / "base" / "tokenizer.json"))
+    told = {"tokenizer_class": "PreTrainedTokenizerFast", **roles}
+    (tmp_path / "base" / "tokenizer_config.json").write_text(json.dumps(told))
+    (tmp_path / "drive").mkdir()
+    program("import", tmp_path / "base", "--drive", tmp_path / "drive", "--out", tmp_path / "run", "--quiet")
+    program("export", tmp_path / "run", "--out", tmp_path / "a.gguf", "--format", "gguf")
+    meta = Gguf(tmp_path / "a.gguf").meta
+    spaces, table = (meta["tokenizer.ggml.tokens"].index(text) for text in ("▁▁", "<table>"))
+    types = meta["tokenizer.ggml.token_type"]
+    assert types[spaces] == 1 and types[table] == 4
+
+
 def refused(place, *what, limit="unlimited"):
     how = ["bash", "-c", f'ulimit -f {limit}; exec "$@"', "-", PROGRAM, "export", *map(str, what)]
     out = subprocess.run(how, capture_output=True, text=True)
@@ -400,13 +422,23 @@ def test_what_cannot_be_written_is_refused(tmp_path, seed):
     assert not [name for name in tmp_path.iterdir() if "a.gguf" in name.name]
     program("export", tmp_path / "run", *gguf, tmp_path / "a.gguf")
     assert Gguf(tmp_path / "a.gguf").meta["tokenizer.ggml.eos_token_id"] == 256
+    thetas = {"full_attention": {"rope_theta": 5e5}, "sliding_attention": {"rope_theta": 1e4}}
+    thetas = {"rope_theta": None, "rope_scaling": None, "rope_parameters": thetas}
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
     configs = {
-        "another activation": llama(vocab_size=260, hidden_act="gelu").config,
-        "query_pre_attn_scalar": tiny("Gemma2", query_pre_attn_scalar=100).config,
-        "expects other windows or rotations": tiny("SmolLM3", no_rope_layer_interval=3).config,
+        "another activation": llama(vocab_size=260, hidden_act="gelu").config.to_dict(),
+        "olmo2 with another tie_word_embeddings": tiny("Olmo2", tie_word_embeddings=True).config.to_dict(),
+        "gemma2 with another tie_word_embeddings": tiny("Gemma2", tie_word_embeddings=False).config.to_dict(),
+        "another attention_bias": tiny("Qwen3", attention_bias=True).config.to_dict(),
+        "another mlp_bias": tiny("SmolLM3", mlp_bias=True).config.to_dict(),
+        "query_pre_attn_scalar": tiny("Gemma2", query_pre_attn_scalar=100).config.to_dict(),
+        "(final_logit_softcapping)": tiny("Gemma2", final_logit_softcapping=None).config.to_dict(),
+        "scaled as this model's": llama(vocab_size=260, rope_parameters={**yarn, "beta_fast": 16.0}).config.to_dict(),
+        "rotations in layers of olmo2": {**tiny("Olmo3").config.to_dict(), **thetas},
+        "rotations in layers of smollm3": tiny("SmolLM3", no_rope_layer_interval=3).config.to_dict(),
     }
     for i, (why, config) in enumerate(configs.items()):
-        (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
+        (tmp_path / "config.json").write_text(json.dumps(config))
         run = tmp_path / f"run{i}"
         program("train", "--init", tmp_path / "config.json", "--data", tmp_path / "text", *how, "--out", run)
         assert why in refused(tmp_path, run, *gguf, tmp_path / "b")

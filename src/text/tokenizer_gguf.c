@@ -166,6 +166,8 @@ static int put_tokens(const struct shore__tokenizer *t, bool marks, uint32_t voc
     for (uint32_t id = 0; id < vocab; id++) {
         const char *text = text_of(t, id, scratch, &bytes, &types[id]);
         shore__gguf_item_text(g, text, bytes);
+        /* such as Gemma's runs of spaces: of other tokens, llama.cpp prints the mark */
+        if (marks && types[id] == USER_DEFINED && memmem(text, bytes, SHORE__SPACE_MARK, 3)) types[id] = NORMAL;
     }
     shore__gguf_list(g, "tokenizer.ggml.token_type", SHORE__GGUF_I32, vocab);
     for (uint32_t id = 0; id < vocab; id++)

@@ -18,25 +18,29 @@ struct family {
     enum shore__act_fn act;
     bool pairs;        /* dimensions that rotate together lie side by side: those of queries and keys are moved */
     bool behind;       /* norms stand behind attention and product, too, and the one behind attention has that name */
-    bool windows;      /* llama.cpp knows which layers have a window, and their angles */
+    bool windows;      /* llama.cpp knows which layers have a window */
+    bool thetas;       /* and that they have a base of their own for their angles */
     bool caps;         /* scores and logits are capped */
     bool renormalised; /* the weights of a row's experts sum to 1 */
-    uint32_t layers;   /* of the size whose scores are divided by the root of d_model / n_head; 0: of none */
+    bool biased;       /* all products may have biases; otherwise queries, keys and values alone */
+    enum { ANY_HEAD, OWN_HEAD, TIED_HEAD } head;
+    uint32_t layers; /* of the size whose scores are divided by the root of d_model / n_head; 0: of none */
 };
 static const struct family families[] = {
-    {"gpt2", "gpt2", SHORE__GELU_TANH, .pairs = false},
-    {"llama", "llama", SHORE__SILU, .pairs = true},
+    {"gpt2", "gpt2", SHORE__GELU_TANH, .biased = true},
+    {"llama", "llama", SHORE__SILU, .pairs = true, .biased = true},
     {"mistral", "llama", SHORE__SILU, .pairs = true},
     {"smollm3", "smollm3", SHORE__SILU, .pairs = true},
     {"qwen2", "qwen2", SHORE__SILU, .pairs = false},
     {"qwen3", "qwen3", SHORE__SILU, .pairs = false},
     {"qwen3_moe", "qwen3moe", SHORE__SILU, .renormalised = true},
-    {"olmoe", "olmoe", SHORE__SILU, .pairs = false},
+    {"olmoe", "olmoe", SHORE__SILU, .head = OWN_HEAD},
     {"phi3", "phi3", SHORE__SILU, .pairs = false},
-    {"olmo2", "olmo2", SHORE__SILU, .behind = true},
-    {"olmo3", "olmo2", SHORE__SILU, .behind = true, .windows = true},
-    {"gemma2", "gemma2", SHORE__GELU_TANH, .behind = true, .windows = true, .caps = true, .layers = 46},
-    {"gemma3_text", "gemma3", SHORE__GELU_TANH, .behind = true, .windows = true, .layers = 62},
+    {"olmo2", "olmo2", SHORE__SILU, .behind = true, .head = OWN_HEAD},
+    {"olmo3", "olmo2", SHORE__SILU, .behind = true, .windows = true, .head = OWN_HEAD},
+    {"gemma2", "gemma2", SHORE__GELU_TANH, .behind = true, .windows = true, .caps = true, .head = TIED_HEAD,
+     .layers = 46},
+    {"gemma3_text", "gemma3", SHORE__GELU_TANH, .behind = true, .windows = true, .thetas = true, .layers = 62},
 };
 
 /* Modules by the names in Hugging Face's files; # is the number of a layer. */
@@ -123,6 +127,8 @@ static int put_rope(const struct job *job, struct shore_diag *diag) {
     bool yarn = r->kind == SHORE__ROPE_YARN, longer = r->kind == SHORE__ROPE_LONGROPE;
     bool own =
         r->attention_factor != 0 && !(yarn && fabs(r->attention_factor - shore__yarn_scale(r->factor, 1)) < 1e-6);
+    /* llama.cpp has these, whatever a file says */
+    own |= (r->beta_fast != 0 && r->beta_fast != 32) || (r->beta_slow != 0 && r->beta_slow != 1);
     put_count(job, "rope.dimension_count", a->rotary_dim);
     put_number(job, "rope.freq_base", r->theta);
     if (r->kind == SHORE__ROPE_DYNAMIC || own || r->mscale != 0 || r->mscale_all_dim != 0 || r->fractional ||
@@ -136,8 +142,6 @@ static int put_rope(const struct job *job, struct shore_diag *diag) {
     if (yarn || longer || strcmp(job->family->architecture, "phi3") == 0)
         put_count(job, "rope.scaling.original_context_length",
                   r->original_positions > 0 ? (uint32_t)r->original_positions : a->max_positions);
-    if (yarn && r->beta_fast > 0) put_number(job, "rope.scaling.yarn_beta_fast", r->beta_fast);
-    if (yarn && r->beta_slow > 0) put_number(job, "rope.scaling.yarn_beta_slow", r->beta_slow);
     if (longer) put_number(job, "rope.scaling.attn_factor", shore__longrope_scale(r->factor, r->original_positions));
     return 0;
 }
@@ -157,7 +161,9 @@ static int put_layers(const struct job *job, struct shore_diag *diag) {
         if (kind->window) window = kind->window;
         if (kind->rope) local = &a->rope[kind->rope];
     }
-    known &= !local || local->kind == SHORE__ROPE_DEFAULT;
+    /* of OLMo 3, llama.cpp takes one base for both */
+    known &=
+        !local || (local->kind == SHORE__ROPE_DEFAULT && (job->family->thetas || local->theta == a->rope[0].theta));
     if (!known)
         return shore__fail(diag, SHORE_EINPUT, "llama.cpp expects other windows or rotations in layers of %s",
                            job->family->architecture);
@@ -178,7 +184,10 @@ static int put_scores(const struct job *job, struct shore_diag *diag) {
     bool scaled = a->attention_scale > 0 && fabs(a->attention_scale * sqrt(divides) - 1) > 1e-5;
     if (scaled || (job->family->caps && (a->attention_cap <= 0 || a->logit_cap <= 0)))
         return shore__fail(diag, SHORE_EINPUT, "llama.cpp scales or caps the scores of %s otherwise (%s)",
-                           job->family->architecture, scaled ? "query_pre_attn_scalar" : "attn_logit_softcapping");
+                           job->family->architecture,
+                           scaled                  ? "query_pre_attn_scalar"
+                           : a->attention_cap <= 0 ? "attn_logit_softcapping"
+                                                   : "final_logit_softcapping");
     if (a->attention_cap > 0) put_number(job, "attn_logit_softcapping", a->attention_cap);
     if (a->logit_cap > 0) put_number(job, "final_logit_softcapping", a->logit_cap);
     return 0;
@@ -186,6 +195,8 @@ static int put_scores(const struct job *job, struct shore_diag *diag) {
 
 static int put_metadata(const struct job *job, const char *name, struct shore_diag *diag) {
     const struct shore__arch *a = job->arch;
+    /* up to a window's length, a model is the same without it */
+    const uint32_t window = job->family->windows ? 0 : a->kinds[0].window;
     shore__gguf_text(job->gguf, "general.architecture", job->family->architecture);
     shore__gguf_text(job->gguf, "general.type", "model");
     shore__gguf_text(job->gguf, "general.name", name);
@@ -196,7 +207,7 @@ static int put_metadata(const struct job *job, const char *name, struct shore_di
     shore__gguf_u32(job->gguf, "general.quantization_version", 2);
     put_count(job, "vocab_size", a->vocab);
     put_count(job, "block_count", a->n_layer);
-    put_count(job, "context_length", a->max_positions);
+    put_count(job, "context_length", window && window < a->max_positions ? window : a->max_positions);
     put_count(job, "embedding_length", a->d_model);
     put_count(job, "feed_forward_length", a->d_ff);
     put_count(job, "attention.head_count", a->n_head);
@@ -357,6 +368,15 @@ static int put_factors(const struct job *job, uint32_t which, uint32_t tensor, s
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
+/* What llama.cpp does otherwise in all models of a family; NULL: nothing. */
+static const char *other_key(const struct shore__arch *a, const struct family *f) {
+    if (a->experts && a->experts_renormalised != f->renormalised) return "norm_topk_prob";
+    if (f->head != ANY_HEAD && a->tied != (f->head == TIED_HEAD)) return "tie_word_embeddings";
+    if (a->mlp_bias && !f->biased) return "mlp_bias";
+    if (a->out_bias && !f->biased) return "attention_bias";
+    return a->act != f->act ? "activation" : NULL;
+}
+
 static int find_family(const struct shore__arch *a, const struct family **out, struct shore_diag *diag) {
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         if (strcmp(families[i].model_type, a->model_type) == 0) *out = &families[i];
@@ -365,12 +385,11 @@ static int find_family(const struct shore__arch *a, const struct family **out, s
                            "Longshore writes no GGUF of %s: export without GGUF, and convert that with llama.cpp's "
                            "convert_hf_to_gguf.py",
                            a->model_type);
-    if (a->experts && a->experts_renormalised != (*out)->renormalised)
-        return shore__fail(diag, SHORE_EINPUT, "llama.cpp expects \"norm_topk_prob\" to be %s in %s",
-                           (*out)->renormalised ? "true" : "false", (*out)->architecture);
-    if (a->act == (*out)->act) return 0;
-    return shore__fail(diag, SHORE_EINPUT, "llama.cpp computes %s with another activation than this model has",
-                       (*out)->architecture);
+    const char *other = other_key(a, *out);
+    return !other ? 0
+                  : shore__fail(diag, SHORE_EINPUT,
+                                "llama.cpp computes %s with another %s than this model has: export without GGUF",
+                                (*out)->architecture, other);
 }
 
 static int write_file(struct job *job, const struct shore__exporting *e, const struct shore__tokenizer *tokenizer,
