@@ -114,7 +114,8 @@ int shore__atomic_open(const char *path, struct shore__atomic *file, struct shor
     file->fd = open(file->temporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (file->fd < 0) {
         int code = errno;
-        shore__fail(diag, -code, "%s: cannot create it: %s", file->temporary, strerror(code));
+        shore__fail(diag, -code, "%s: cannot create it: %s", code == ENOENT ? path : file->temporary,
+                    code == ENOENT ? "its directory is not there" : strerror(code));
         free(file->path);
         free(file->temporary);
         *file = (struct shore__atomic){.fd = -1};

@@ -12,7 +12,7 @@ enum { TICKS = 4, TICKS_DRAWN = 7 }; /* about so many of an axis; of a wide one 
 /* ---- charts ------------------------------------------------------------------------------------------------------ */
 
 struct axes {
-    double x0, x1, y0, y1;
+    double x0, x1, y0, y1, tick;  /* tick: between lines of the grid, which begin at y0 */
     double left, top, wide, high; /* of the plot, in the units of its SVG */
 };
 
@@ -55,29 +55,37 @@ static bool find_axes(const struct shore__series *s, size_t n, bool zero, struct
     }
     if (!(a->x0 <= a->x1)) return false;
     if (a->x0 == a->x1) a->x0 -= 1, a->x1 += 1;
-    double least = fmax(fabs(a->y1), fabs(a->y0)) * 1e-6 + 1e-12; /* of what can be told apart */
-    if (a->y1 - a->y0 < least) a->y1 += least, a->y0 -= zero ? 0 : least;
-    double tick = tick_of(a->y1 - a->y0, TICKS);
-    a->y0 = floor(a->y0 / tick) * tick;
-    a->y1 = ceil(a->y1 / tick) * tick;
+    double least = fmax(fabs(a->y1), fabs(a->y0)) * 1e-5 + 1e-12; /* of what can be told apart */
+    if (a->y1 - a->y0 < least) a->y1 += 1e3 * least, a->y0 -= zero ? 0 : 1e3 * least;
+    a->tick = tick_of(a->y1 - a->y0, TICKS);
+    a->y0 = floor(a->y0 / a->tick) * a->tick;
+    a->y1 = ceil(a->y1 / a->tick) * a->tick;
     return true;
 }
 
+/* With as many decimals as tell one from the next. */
+static struct shore__written tick_text(double value, double tick) {
+    int decimals = (int)-floor(log10(tick) + 1e-9);
+    struct shore__written out;
+    if (fabs(value) < tick / 2) value = 0;
+    if (decimals < 1 || decimals > 7) return shore__format_number(value);
+    snprintf(out.text, sizeof out.text, "%.*f", decimals, value);
+    return out;
+}
+
 static void put_grid(struct shore__page *p, const struct axes *a) {
-    double tick = tick_of(a->y1 - a->y0, TICKS);
     shore__page_put(p, "<path class=\"grid\" d=\"");
-    for (int i = 0; a->y0 + i * tick < a->y1 + tick / 2; i++)
-        shore__page_put(p, "M%g %.1fH%g", a->left, up(a, a->y0 + i * tick), a->left + a->wide);
+    for (int i = 0; a->y0 + i * a->tick < a->y1 + a->tick / 2; i++)
+        shore__page_put(p, "M%g %.1fH%g", a->left, up(a, a->y0 + i * a->tick), a->left + a->wide);
     shore__page_put(p, "\"/>");
 }
 
 /* drawn: as text of the SVG, and not as HTML over a plot that stretches. */
 static void put_ticks(struct shore__page *p, const struct axes *a, bool drawn) {
-    double tick = tick_of(a->y1 - a->y0, TICKS), step = fmax(tick_of(a->x1 - a->x0, drawn ? TICKS_DRAWN : TICKS), 1),
-           first = ceil(a->x0 / step) * step;
-    for (int i = 0; a->y0 + i * tick < a->y1 + tick / 2; i++) {
-        double value = a->y0 + i * tick;
-        const struct shore__written text = shore__format_number(fabs(value) < tick / 2 ? 0 : value);
+    double step = fmax(tick_of(a->x1 - a->x0, drawn ? TICKS_DRAWN : TICKS), 1), first = ceil(a->x0 / step) * step;
+    for (int i = 0; a->y0 + i * a->tick < a->y1 + a->tick / 2; i++) {
+        double value = a->y0 + i * a->tick;
+        const struct shore__written text = tick_text(value, a->tick);
         if (drawn)
             shore__page_put(p, "<text class=\"soft\" x=\"%g\" y=\"%.1f\" text-anchor=\"end\">%s</text>", a->left - 8,
                             up(a, value) + 4, text.text);
@@ -111,16 +119,18 @@ static void put_band(struct shore__page *p, const struct axes *a, const struct s
     shore__page_put(p, "Z\"/>");
 }
 
-/* A dot is a line without length, with a round end: it stays round, however the plot is stretched. */
+/* A dot is a line without length, with a round end: it stays round, however the plot is stretched. Without dots, a
+ * value that has no neighbour is one. */
 static void put_line(struct shore__page *p, const struct axes *a, const struct shore__series *s, bool dots) {
     const struct shore__curve *c = s->curve;
     bool goes_on = false;
     shore__page_put(p, "<path class=\"%s k%u d%u\" d=\"", dots ? "dots" : "line", s->colour % 8,
                     dots ? 0 : s->colour / 8);
     for (uint32_t i = 0; i < c->count; i++) {
-        if (c->at[i].n) {
+        bool alone = !(i && c->at[i - 1].n) && !(i + 1 < c->count && c->at[i + 1].n);
+        if (c->at[i].n && (!dots || s->dots || alone)) {
             shore__page_put(p, "%c%.1f %.1f%s", goes_on && !dots ? 'L' : 'M', across(a, middle(c, i)),
-                            up(a, mean_of(&c->at[i])), dots || c->count == 1 ? "h0" : "");
+                            up(a, mean_of(&c->at[i])), dots ? "h0" : "");
             goes_on = true;
         } else {
             goes_on &= s->dots; /* few values are joined; a step without one among many is a gap */
@@ -156,7 +166,7 @@ static void put_plot(struct shore__page *p, const struct axes *a, const struct s
         if (s[k].band && s[k].curve->steps_per_span > 1) put_band(p, a, &s[k]);
     for (size_t k = 0; k < n; k++) {
         put_line(p, a, &s[k], false);
-        if (s[k].dots) put_line(p, a, &s[k], true);
+        put_line(p, a, &s[k], true);
     }
 }
 

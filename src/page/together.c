@@ -38,7 +38,8 @@ int shore__together_read(const char *const *runs, uint32_t n, struct shore__told
     uint32_t points = n ? POINTS * 4 / (n + 3) / 2 * 2 : 0;
     *out = NULL;
     if (!n || n > SHORE_REPORT_RUNS_MOST)
-        return shore__fail(diag, SHORE_EUSAGE, "a report is of 1 to %u runs, and not of %u", SHORE_REPORT_RUNS_MOST, n);
+        return shore__fail(diag, SHORE_EUSAGE, "1 to %u runs are shown beside one another, and these are %u",
+                           SHORE_REPORT_RUNS_MOST, n);
     struct shore__told *t = *out = calloc(n, sizeof *t);
     int rc = t ? 0 : shore__out_of_memory(diag);
     for (uint32_t i = 0; !rc && i < n; i++)

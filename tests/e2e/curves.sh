@@ -81,6 +81,6 @@ same "another file stays" "$(cat mine.svg)" mine
 must report a -o page.html
 refused "a page" "no drawing of curves" curves a -o page.html
 refused "a drawing for a page" "no report" report a -o curves.svg
-refused "no directory" "No such file" curves a -o nowhere/x.svg
+refused "no directory" "^longshore: nowhere/x.svg: cannot create it: its directory is not there" curves a -o nowhere/x.svg
 same "nothing is left" "$(find . -name '.*partial' | wc -l)" 0
 done_testing

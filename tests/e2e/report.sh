@@ -118,7 +118,7 @@ mkfifo pipe && refused "a pipe" "no report" report a -o pipe
 : >empty.html && must report a -o empty.html
 must report --help
 grep -qE "otherwise report.html$" "$place/log" && ok "help names the default" || fail "help names no default"
-refused "no directory" "No such file" report a -o nowhere/x.html
+refused "no directory" "^longshore: nowhere/x.html: cannot create it: its directory is not there" report a -o nowhere/x.html
 same "nothing is left" "$(find . -name '.*partial' | wc -l)" 0
 
 # plan.json goes with its run, and is no other file's place

@@ -121,11 +121,49 @@ static void the_usual_step_is_in_the_middle(void **state) {
     free(t);
 }
 
+/* Lines of a grid lie within their plot, and what is written beside them differs, whatever the values are. */
+static void ticks_stay_within_and_differ(void **state) {
+    const double values[][2] = {{3.4, 3.4}, {7.3166, 7.3197}, {3.4, 7.3},     {0, 1e-9},
+                                {-5, 3.5},  {99.96, 100.01},  {1e6, 1e6 + 9}, {1e-6, 4e5}};
+    for (size_t k = 0; k < 4096 + sizeof values / sizeof *values; k++) {
+        double least = k < 8 ? values[k][0] : (double)(k * 7919 % 4093) / 100,
+               range = pow(10, (double)(k % 64) / 8 - 4);
+        double last = -INFINITY, y, label;
+        struct shore__page p = {0};
+        struct shore__curve c;
+        assert_int_equal(shore__curve_init(&c, 8), 0);
+        shore__curve_add(&c, 1, least);
+        shore__curve_add(&c, 4, k < 8 ? values[k][1] : least + range);
+        const struct shore__series s = {.curve = &c};
+        assert_true(shore__figure_draw(&p, "t", "a", &s, 1, false, 0) == SHORE__DRAWN_HIGH);
+        int lines = 0, labels = 0;
+        for (const char *at = strstr(p.text, "class=\"grid\""), *end = strstr(at, "/>");
+             (at = strchr(at, 'M')) && at < end; at++, lines++)
+            assert_true(sscanf(at, "M%*f %lfH", &y) == 1 && y > 43.9 && y < 294.1);
+        for (const char *at = p.text; (at = strstr(at, "text-anchor=\"end\">")) && labels < lines; labels++) {
+            char text[32], *to = text;
+            for (at += 18; *at != '<'; at++)
+                if (*at != ',' && to < text + sizeof text - 1) *to++ = *at;
+            *to = 0;
+            label = strtod(text, NULL);
+            assert_true(label > last);
+            last = label;
+        }
+        assert_in_range(lines, 3, 7);
+        assert_int_equal(labels, lines);
+        /* neither value has a neighbour */
+        const char *line = strstr(p.text, "class=\"dots"), *first = strstr(line, "h0M");
+        assert_true(first && strstr(first + 3, "h0\"/>"));
+        shore__curve_fini(&c);
+        free(p.text);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(strangers_say_no_markup),         cmocka_unit_test(a_page_grows),
         cmocka_unit_test(long_curves_are_thinned),         cmocka_unit_test(damaged_lines_are_counted),
-        cmocka_unit_test(the_usual_step_is_in_the_middle),
+        cmocka_unit_test(the_usual_step_is_in_the_middle), cmocka_unit_test(ticks_stay_within_and_differ),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
