@@ -42,14 +42,17 @@ static const char *number(double value, char *out, size_t bytes) {
 void shore__summary_print(struct shore__run *run, const struct shore__summary *s) {
     uint64_t now, peak_bytes;
     shore__resident_bytes(&now, &peak_bytes); /* of training: the code below reads the text again */
-    char first[32], last[32];
+    char first[32], last[32], val[32];
+    const struct shore__measured *m = &run->measured;
     printf("loss %s at the first step, %s at the last of %llu", number(s->first_loss, first, sizeof first),
            number(s->last_loss, last, sizeof last), (unsigned long long)s->steps);
-    if (!isnan(s->val_loss)) printf("; validation loss %.4f", s->val_loss);
+    if (!isnan(s->val_loss)) printf("; validation loss %s", number(s->val_loss, val, sizeof val));
+    if (!isnan(s->val_loss) && m->since && m->least_step)
+        printf(" (the least is %.4f, of step %llu)", m->least, (unsigned long long)m->least_step);
     putchar('\n');
 
     struct shore_diag diag;
-    if (run->val && !isnan(s->val_loss) && shore__run_tokenizer(run, &diag) == 0) {
+    if (run->val && isfinite(s->val_loss) && shore__run_tokenizer(run, &diag) == 0) {
         uint64_t bytes = shore__summary_text_bytes(run->val, run->tokenizer);
         uint64_t tokens = shore__dataset_tokens(run->val);
         if (bytes && tokens > 1)

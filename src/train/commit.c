@@ -41,7 +41,7 @@ void shore__commit_report(struct trainer *t) {
     if (t->reported >= t->report.step) return;
     t->reported = t->report.step;
     t->result->last_loss = t->report.loss;
-    if (isfinite(t->report.val_loss)) t->result->last_val_loss = t->report.val_loss;
+    if (!isnan(t->report.val_loss)) t->result->last_val_loss = t->report.val_loss;
     if (t->events->step) t->events->step(t->events->ctx, &t->report);
 }
 

@@ -44,6 +44,7 @@ same "one copy on each drive" "$(parts)" 2
 
 # A rate that spoils the model: the best stays, and the run stops after two measurements, counted over resumes.
 must train --resume "$run" --lr 10 --stop-at 10 --stop-after-no-gain 2 --snapshot-every 0
+says "the end names the least" "; validation loss [0-9.]+ \(the least is $(printf %.4f "$(least | cut -d' ' -f2)"), of step 8\)$"
 same "no gain" "$(best | cut -d' ' -f1,2)" "$(least)"
 must train --resume "$run" --stop-after-no-gain 2
 same "stopped" "$(digest | cut -d' ' -f1)" "12"
@@ -124,6 +125,15 @@ done
 [ $calls -gt 20 ] && ok "$calls calls" || fail "only $calls calls"
 must remove "$run"
 same "it goes with the run" "$(find "$place"/d{1,2} -type f | wc -l)" 0
+
+# A loss that is not finite is no gain, and no older one stands for it.
+must train "${common[@]}" --val-share 0.1 --eval-every 1 --drive "$place/d1" --steps 9 --out "$run" --lr 1e6 --clip 0 \
+    --weight-decay 1000 --on-nonfinite skip --keep-best --stop-after-no-gain 2
+same "stopped by those" "$(digest | cut -d' ' -f1) $(metric "$run" val_loss | grep -c null)" "2 2"
+says "why, without a least" "stop-after-no-gain 2: no validation loss has been finite, and the last 2 are not below it"
+says "the end does not name another" "; validation loss not finite$"
+same "none is kept" "$(best)" ""
+must remove "$run"
 
 # A full disk leaves the old one.
 must train "${slowly[@]}" --steps 6 --stop-at 2 --out "$run" --keep-best
