@@ -134,10 +134,11 @@ void shore__cli_passes(bool passes);
 /* Refuses drives that together cannot hold disk_bytes ("needs X, has Y") before anything is written. The bytes of a
  * file that is already there count as free. */
 int shore__cli_disk_space(const struct shore__addresses *drives, uint64_t disk_bytes, struct shore_diag *diag);
-/* The same for a new run at path, and refuses drives that are missing. The bytes of what it replaces also count as
- * free. If only the room for inner activations is missing, and they are optional, it sets s->offload to off. */
+/* The same for a new run at path, and refuses drives that are missing and, without overwrite, files of others. The
+ * bytes of what it replaces also count as free. If only the room for inner activations is missing, and they are
+ * optional, it sets s->offload to off. */
 int shore__cli_room_for_run(struct shore__settings *s, const struct shore__model *model, const char *path,
-                            struct shore_diag *diag);
+                            bool overwrite, struct shore_diag *diag);
 
 /* Prints where each drive lies and how much room it has. is_new: the run is being made. Then it asks servers too, and
  * warns if two drives share a device or a path is no drive of its own. */

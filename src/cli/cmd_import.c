@@ -77,7 +77,7 @@ static int import(const struct shore__parsed *parsed, void *ctx) {
     if (!rc && !args->out) rc = shore__fail(&diag, SHORE_EUSAGE, "where does the run go? Give --out RUN");
     bool validates = !s->data.count || s->val_data.count || s->val_share > 0; /* data may come later */
     if (!rc) rc = shore__train_model(args, parsed, validates, &new, &diag);
-    if (!rc) rc = shore__cli_room_for_run(s, new.model, args->out, &diag);
+    if (!rc) rc = shore__cli_room_for_run(s, new.model, args->out, args->overwrite, &diag);
     if (!rc) fleet_options(s, new.model, &options);
     if (!rc) rc = examine(s, new.model, &options, processor, &minimum_bytes, &diag);
     if (!rc) rc = shore_budget(s->memory_bytes, minimum_bytes, 0, &s->memory_bytes, &diag);

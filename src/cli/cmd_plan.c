@@ -39,7 +39,7 @@ static int find_model(struct shore__settings *s, struct shore__model **out, stru
 static int check_room(struct shore__train_args *a, bool named, const struct shore__outlook *o,
                       struct shore_diag *diag) {
     uint64_t room = 0;
-    if (named) return shore__cli_room_for_run(&a->settings, o->model, a->out, diag);
+    if (named) return shore__cli_room_for_run(&a->settings, o->model, a->out, a->overwrite, diag);
     for (uint32_t d = 0; o->named && d < o->machine->ndrives; d++) {
         if (!o->machine->drive[d].room) return 0;
         room += o->machine->drive[d].shares ? 0 : o->machine->drive[d].room;

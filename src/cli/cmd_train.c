@@ -134,19 +134,18 @@ static void print_needs_text(const struct shore__needs *needs, uint64_t memory_b
     printf("disk: %s\n", shore__format_size_up(needs->disk_bytes).text);
 }
 
-/* Prints the answer to --dry-run, and looks at memory and room as the start does. path: of the run; NULL: none is
- * named. fresh: it is yet to be made. */
-static int answer(struct shore__settings *s, const struct shore__model *model, const struct shore__needs *needs,
-                  const char *path, bool fresh, bool json) {
+/* Prints the answer to --dry-run, and looks at memory and room as the start does. fresh: the run is yet to be made. */
+static int answer(const struct shore__train_args *args, struct shore__settings *s, const struct shore__model *model,
+                  const struct shore__needs *needs, bool fresh) {
     struct shore_diag diag = {0};
     uint64_t given = s->memory_bytes;
     int code = SHORE__EXIT_DONE;
-    if (json)
+    if (args->json)
         code = print_needs_json(needs, given);
     else
         print_needs_text(needs, given);
     int rc = shore_budget(given, needs->minimum_bytes, needs->comfortable_bytes, &given, &diag);
-    if (!rc && fresh) rc = shore__cli_room_for_run(s, model, path, &diag);
+    if (!rc && fresh) rc = shore__cli_room_for_run(s, model, args->out, args->overwrite, &diag);
     return rc ? shore__cli_fail(rc, &diag) : code;
 }
 
@@ -310,10 +309,10 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
     int code = SHORE__EXIT_DONE, rc = check_fresh(args, parsed, &new, &ahead, &needs, &diag);
     if (!rc) shore__cli_say_model(new.model, true);
     if (!rc && args->dry_run) {
-        code = answer(s, new.model, &needs, args->out, args->drives.count > 0, args->json);
+        code = answer(args, s, new.model, &needs, args->drives.count > 0);
     } else if (!rc) {
         rc = shore_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
-        if (!rc) rc = shore__cli_room_for_run(s, new.model, args->out, &diag);
+        if (!rc) rc = shore__cli_room_for_run(s, new.model, args->out, args->overwrite, &diag);
         if (!rc) rc = look_ahead(s, new.model, &ahead, &diag);
         if (!rc) rc = shore__train_prepare(args, promise, &new, &diag);
         if (!rc) code = train_and_report(new.run, true, args, &ahead);
@@ -401,7 +400,7 @@ static int resumed_run(struct shore__train_args *args, const struct shore__parse
     if (!rc) rc = take_rates(args, s, run->hint_step, &ahead, &diag);
     if (!rc) rc = shore__train_needs(s, run->model, &needs, &diag);
     if (!rc && args->dry_run) {
-        code = answer(s, run->model, &needs, NULL, false, args->json);
+        code = answer(args, s, run->model, &needs, false);
     } else if (!rc) {
         rc = shore_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
         if (rc && !shore__option_given(&shore__train_line, parsed, "memory"))

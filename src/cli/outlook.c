@@ -40,6 +40,10 @@ int shore__plan_rates_open(const char *named, const struct shore__settings *s, b
     uint32_t n = (uint32_t)s->drives.count, unknown = 0;
     struct shore_diag why;
     *out = (struct shore__plan_rates){.named = named != NULL};
+    if (named && shore__settings_emulated(s))
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "--machine and --emulate each name the machine whose rates count: give one of them "
+                           "(--emulate none ends that of a run)");
     int rc = file ? shore_machine_read(file, &out->machine, diag) : shore_machine_kept(&out->machine, &why);
     if (!file && rc == SHORE_EMISSING) {
         snprintf(out->from, sizeof out->from, "assumed rates: %.400s; 'longshore machine --drive PATH' measures them",

@@ -9,21 +9,24 @@ int shore__cli_disk_space(const struct shore__addresses *drives, uint64_t disk_b
     return shore__making_refuse_room(shore__making_room(NULL, drives), disk_bytes, diag);
 }
 
-/* Refuses a place that is missing, of which no room is known. Other hosts are not asked. */
-static int refuse_missing(const struct shore__addresses *drives, struct shore_diag *diag) {
+/* Refuses a place that is missing, of which no room is known, and files of others. Other hosts are not asked. */
+static int refuse_places(const struct shore__addresses *drives, bool overwrite, struct shore_diag *diag) {
     int rc = 0;
     for (size_t i = 0; !rc && i < drives->count; i++) {
+        const struct shore__address *at = drives->item[i];
         struct shore__address *absolute = NULL;
-        rc = shore__drive_may_be_made(drives->item[i], diag);
-        if (!rc) rc = shore__drive_absolute(drives->item[i], &absolute, diag);
+        rc = shore__drive_may_be_made(at, diag);
+        if (!rc && !overwrite && at->kind->has_file && !at->kind->served)
+            rc = shore__volume_refuse_foreign(at->path, diag);
+        if (!rc) rc = shore__drive_absolute(at, &absolute, diag);
         free(absolute);
     }
     return rc;
 }
 
 int shore__cli_room_for_run(struct shore__settings *s, const struct shore__model *model, const char *path,
-                            struct shore_diag *diag) {
-    int rc = refuse_missing(&s->drives, diag);
+                            bool overwrite, struct shore_diag *diag) {
+    int rc = refuse_places(&s->drives, overwrite, diag);
     if (rc) return rc;
     uint64_t room = shore__making_room(path, &s->drives);
     struct shore__facts facts = shore__train_facts_of(s, model);

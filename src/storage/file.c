@@ -263,6 +263,10 @@ static int already_there(struct shore_diag *diag, const char *path) {
     return shore__advise(diag, SHORE_EEXISTS, SHORE_ADVICE_OVERWRITE, NULL);
 }
 
+int shore__file_refuse_data(const struct shore__file *file, struct shore_diag *diag) {
+    return holds_no_data(file->fd) ? 0 : already_there(diag, file->path);
+}
+
 static int create_on_device(struct shore__file *file, uint64_t bytes, bool overwrite, shore__replaceable_fn replaceable,
                             struct shore_diag *diag) {
     enum shore__replaceable answer = replaceable && !overwrite ? replaceable(file) : SHORE__REPLACE_UNKNOWN;
@@ -291,12 +295,12 @@ int shore__file_refuse_links(const struct shore__file *file, struct shore_diag *
 static int create_over_file(struct shore__file *file, int dir, const struct shape *shape, bool overwrite,
                             shore__replaceable_fn replaceable, const void *claim, struct shore_diag *diag) {
     struct stat st;
-    if (!overwrite && !holds_no_data(file->fd) && !(replaceable && replaceable(file) == SHORE__REPLACE_YES))
-        return already_there(diag, file->path);
-    int links = shore__file_refuse_links(file, diag);
-    if (links) return links;
+    bool may_be_replaced = overwrite || (replaceable && replaceable(file) == SHORE__REPLACE_YES);
+    int rc = may_be_replaced ? 0 : shore__file_refuse_data(file, diag);
+    if (!rc) rc = shore__file_refuse_links(file, diag);
+    if (rc) return rc;
     if (fstat(file->fd, &st)) return shore__fail_errno(diag, file->path, "cannot be examined");
-    int rc = check_room(file->path, dir, shape->room_bytes, (uint64_t)st.st_blocks * 512, diag);
+    rc = check_room(file->path, dir, shape->room_bytes, (uint64_t)st.st_blocks * 512, diag);
     if (rc) return rc;
     if (ftruncate(file->fd, 0)) return shore__fail_errno(diag, file->path, "cannot be emptied");
     return preallocate(file, shape, claim, diag);

@@ -71,6 +71,8 @@ struct shore__file_range {
 int shore__file_create(const char *path, uint64_t bytes, const struct shore__file_range *ranges, size_t nranges,
                        enum shore_io io, bool overwrite, shore__replaceable_fn replaceable, const void *claim,
                        struct shore__file *out, struct shore_diag *diag);
+/* SHORE_EEXISTS: an open file that holds data. */
+int shore__file_refuse_data(const struct shore__file *file, struct shore_diag *diag);
 /* Makes a hole. False: a device, or a file system without holes. */
 bool shore__file_punch(const struct shore__file *file, uint64_t offset, uint64_t bytes);
 

@@ -133,6 +133,8 @@ int shore__volume_open_records(const char *path, enum shore_io io, struct shore_
  * and for `inspect`. */
 int shore__volume_peek(const char *path, struct shore__volume *out, struct shore_diag *diag);
 void shore__volume_close(struct shore__volume *v);
+/* SHORE_EEXISTS: at path is a file with data of others, which no volume replaces by itself. */
+int shore__volume_refuse_foreign(const char *path, struct shore_diag *diag);
 /* The file that a path means: in a directory, "longshore.volume". malloc'ed. */
 int shore__volume_path(const char *path, char **out, struct shore_diag *diag);
 

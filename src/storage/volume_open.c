@@ -60,6 +60,16 @@ enum shore__replaceable shore__volume_replaceable(const struct shore__file *file
     return answer;
 }
 
+int shore__volume_refuse_foreign(const char *path, struct shore_diag *diag) {
+    struct shore__file file;
+    struct stat st;
+    if (stat(path, &st) || !S_ISREG(st.st_mode) || shore__file_open_to_read(path, SHORE_IO_BUFFERED, 0, &file, NULL))
+        return 0;
+    int rc = shore__volume_replaceable(&file) == SHORE__REPLACE_UNKNOWN ? shore__file_refuse_data(&file, diag) : 0;
+    shore__file_close(&file);
+    return rc;
+}
+
 /* ---- create ------------------------------------------------------------------------------------------------------ */
 
 static int alloc_described(struct shore__volume *v, struct shore_diag *diag) {

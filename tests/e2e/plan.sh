@@ -149,6 +149,18 @@ true_of "at its own limit" "$(key written_bytes_per_day) / 1e12 > 1.25"
 must plan "${shape[@]}" --max-writes-per-day 1TB --json
 grep -q '"bound":"max_writes_per_day"' "$place/log" && ok "steps wait" || fail "steps do not wait"
 true_of "as long as they have to" "$(key written_bytes_per_day) <= 1000000000000 && $(key written_bytes_per_day) > 999999000000"
+refused "sizes for other drives than are assumed" "1TB,1TB: 2 sizes for 1 drive: give one for each" plan "${shape[@]}" --max-writes-per-day 1TB,1TB
+must plan "${shape[@]}" --machine "$place/machine.json" --max-writes-per-day 1TB,1TB # which has two
+refused "two machines" "--machine and --emulate each name the machine" plan "${shape[@]}" --machine cpu-64gb --emulate "$place/machine.json"
+refused "two machines, of train" "--machine and --emulate each name the machine" "${train[@]}" --machine cpu-64gb --emulate "$place/machine.json" --out "$place/no"
+for command in plan "train --dry-run"; do
+    # shellcheck disable=SC2086
+    refused "$command on somebody's file" "text: exists already; name another path" $command "${shape[@]}" --drive "$place/text"
+    # shellcheck disable=SC2086
+    must $command "${shape[@]}" --drive "$place/text" --overwrite
+done
+: >"$place/empty.volume"
+must plan "${shape[@]}" --drive "$place/empty.volume"
 refused "as train does" "a step alone writes .*8-bit moments" "${train[@]}" --max-writes-per-day 1MiB --out "$place/no"
 echo '{"drves": []}' >"$place/bad.json"
 refused "a machine with unknown keys" 'did you mean "drives"' plan "${shape[@]}" --machine "$place/bad.json"

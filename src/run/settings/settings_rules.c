@@ -35,11 +35,11 @@ int shore__settings_max_writes(const struct shore__settings *s, uint64_t *all, u
         if (parted && each && n < drives) each[n] = most;
         at = at[bytes] ? at + bytes + 1 : NULL;
     }
-    if (!parted || n == drives) return 0;
-    return shore__fail(
-        diag, SHORE_EUSAGE,
-        "--max-writes-per-day %.60s: %zu sizes for %zu drives: give one for each, or one for all together",
-        s->max_writes, n, drives);
+    if (!parted || n == drives || !drives) return 0; /* a plan may yet assume some */
+    return shore__fail(diag, SHORE_EUSAGE,
+                       "--max-writes-per-day %.60s: %zu sizes for %zu drive%s: give one for each, or one for all "
+                       "together",
+                       s->max_writes, n, drives, drives == 1 ? "" : "s");
 }
 
 int shore__settings_check(const struct shore__settings *s, struct shore_diag *diag) {
