@@ -12,7 +12,7 @@ import subprocess
 import pytest
 import torch
 import transformers
-from tokenizers import processors
+from tokenizers import AddedToken, Tokenizer, processors
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Qwen2Config
 
 from test_tokenizer_class import byte_level, sentencepiece
@@ -21,6 +21,9 @@ PROGRAM = os.environ.get("LONGSHORE") or shutil.which("longshore")
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="the program is not installed")
 needs_trl = pytest.mark.skipif(
     not (importlib.util.find_spec("trl") and importlib.util.find_spec("datasets")), reason="TRL is not installed"
+)
+new_classes = pytest.mark.skipif(
+    int(transformers.__version__.split(".")[0]) < 5, reason="classes make rules from transformers 5 on"
 )
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}"
@@ -154,7 +157,50 @@ def test_tokens_what_counts_and_the_loss_are_trls(kind, made, template, tmp_path
         assert not any(counts[at + n : at + length]) and not counts[at]
 
 
-@pytest.mark.skipif(int(transformers.__version__.split(".")[0]) < 5, reason="classes make rules from transformers 5 on")
+SPACES = ["[user]{{ m.content }} [bot]", " {{ m.content }} "]  # about users' texts; in what counts
+TIGHT = ["{{ m.content }}", "{{ m.content }}"]
+FLAGS = ["lstrip", "rstrip", "special"]
+
+
+@new_classes
+@pytest.mark.parametrize("kind", [byte_level, sentencepiece])
+def test_what_counts_is_transformers_mask(kind, tmp_path, seed):
+    """Blanks go with added tokens, are put before texts, are left out of tokens' offsets, and are written as U+2581."""
+    random.seed(seed)
+    counted = 0
+    for user, bot in [SPACES, TIGHT] * 5:
+        turn = f"{{% if m.role == 'user' %}}{user}{{% else %}}{{% generation %}}{bot}{{% endgeneration %}}{{% endif %}}"
+        model_in(tmp_path, kind, f"{{% for m in messages %}}{turn}{{% endfor %}}")
+        tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+        for name in "[user]", "[bot]", "<|a|>":
+            rule = {flag: random.random() < 0.4 for flag in FLAGS}
+            tokenizer.add_tokens([AddedToken(name, normalized=False, **rule)])
+        if kind == byte_level and random.random() < 0.7:
+            trims, prefix = random.random() < 0.7, random.random() < 0.5
+            tokenizer.post_processor = processors.ByteLevel(trim_offsets=trims, add_prefix_space=prefix)
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        pieces = ["ship", " ", "  ", "\n", "<|a|>", "\u3000", "\u2581", "e\u0301", "[bot]", "[user]", ""]
+        rows = [
+            {"messages": [{"role": r, "content": "".join(random.choices(pieces, k=6))} for r in ("user", "assistant")]}
+            for _ in range(30)
+        ]
+        theirs, wanted = AutoTokenizer.from_pretrained(tmp_path), []
+        for row in rows:
+            kinds = dict(return_dict=True, return_assistant_tokens_mask=True)
+            made = theirs.apply_chat_template(row["messages"], **kinds)
+            if any(made["assistant_masks"][1:]):
+                wanted.append((made["input_ids"], made["assistant_masks"]))
+        train(tmp_path, rows, tmp_path / "run", 64, "--pack", "off", "--steps", 1, "--batch", 1, "--quiet")
+        ids, counts = tokens_of(tmp_path / "run")
+        assert len(ids) == 64 * len(wanted)
+        for i, (right, mask) in enumerate(wanted):
+            here = slice(64 * i + 1, 64 * i + len(right))
+            assert (ids[here], counts[here]) == (right[1:], [bool(m) for m in mask[1:]])
+            counted += sum(mask)
+    assert counted > 100
+
+
+@new_classes
 def test_a_token_never_reaches_from_the_prompt_into_the_completion(tmp_path, seed):
     random.seed(seed)
     model_in(tmp_path, byte_level, CHATML)

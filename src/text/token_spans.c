@@ -20,36 +20,93 @@ static int surface(const struct shore__tokenizer *t, uint32_t id, struct shore__
     return text ? shore__bpe_decode(&t->bpe, text, bytes, out) : 0;
 }
 
-static bool starts(const struct shore__chat_text *text, size_t at, const char *part, size_t bytes) {
-    return bytes <= text->bytes - at && !memcmp(text->text + at, part, bytes);
+/* Bytes of the text, from `at` on, that a part of a token stands for; SIZE_MAX: it is not there. marks: U+2581 in the
+ * text is a space of the token. */
+static size_t match(const struct shore__chat_text *text, size_t at, const char *part, size_t bytes, bool marks) {
+    const size_t first = at, mark = strlen(SHORE__SPACE_MARK);
+    for (size_t i = 0; i < bytes; i++) {
+        size_t left = text->bytes - at;
+        if (left && text->text[at] == part[i])
+            at++;
+        else if (marks && part[i] == ' ' && left >= mark && !memcmp(text->text + at, SHORE__SPACE_MARK, mark))
+            at += mark;
+        else
+            return SIZE_MAX;
+    }
+    return at - first;
+}
+
+static bool is_space_at(const struct shore__chat_text *text, size_t at) {
+    return at < text->bytes && shore__utf8_is_space(shore__utf8_char(text->text + at));
 }
 
 /* Moves *at to the token and returns its bytes there, or SIZE_MAX. Spaces may have gone with the added token beside
- * them, and one may have been put before a text. */
-static size_t find(const struct shore__chat_text *text, const struct shore__text *token, size_t *at) {
+ * them, and one may have been put before a text. prepended: one has been. */
+static size_t find(const struct shore__chat_text *text, const struct shore__text *token, bool marks, bool prepended,
+                   size_t *at) {
+    bool spaced = token->count && token->bytes[0] == ' ';
     for (;; *at += shore__utf8_bytes((unsigned char)text->text[*at])) {
-        bool spaced = token->count && token->bytes[0] == ' ';
-        if (starts(text, *at, token->bytes, token->count)) return token->count;
-        if (spaced && starts(text, *at, token->bytes + 1, token->count - 1)) return token->count - 1;
-        if (*at >= text->bytes || !shore__utf8_is_space(shore__utf8_char(text->text + *at))) return SIZE_MAX;
+        size_t n = prepended && spaced ? SIZE_MAX : match(text, *at, token->bytes, token->count, marks);
+        if (n == SIZE_MAX && spaced) n = match(text, *at, token->bytes + 1, token->count - 1, marks);
+        if (n != SIZE_MAX || !is_space_at(text, *at)) return n;
     }
+}
+
+static bool is_blank(const char *at, bool added) {
+    return *at == ' ' || (added && shore__utf8_is_space(shore__utf8_char(at)));
+}
+
+/* Leaves out the blanks at the ends of a token, as a post-processor with trim_offsets does. first: the token may begin
+ * with a space that was put there. An added token is what is in the text, with the blanks that went with it. */
+static void trim(const struct shore__chat_text *text, const struct shore__text *token, bool added, bool first,
+                 struct shore__chat_span *own) {
+    const char *part = added ? text->text + own->begin : token->bytes;
+    const size_t bytes = added ? own->end - own->begin : token->count;
+    for (size_t i = 0; i < bytes && is_blank(part + i, added); first = false) {
+        i += shore__utf8_bytes((unsigned char)part[i]);
+        if (!first && own->begin < own->end) own->begin += shore__utf8_bytes((unsigned char)text->text[own->begin]);
+    }
+    for (size_t i = bytes, before; i > 0 && own->begin < own->end; i = before) {
+        before = added ? shore__utf8_before(part, i) : i - 1;
+        if (!is_blank(part + before, added)) break;
+        own->end = shore__utf8_before(text->text, own->end);
+    }
+}
+
+/* Whether a normalizer puts a space before each text between added tokens, also before a space. */
+static bool prepends(const struct shore__tokenizer *t) {
+    bool found = false;
+    for (unsigned i = 0; i < t->nsteps; i++)
+        found |= t->steps[i].kind == SHORE__STEP_PREPEND && !strcmp(t->steps[i].to, SHORE__SPACE_MARK);
+    return found;
 }
 
 /* 1: a token is not where it should be. */
 static int follow(const struct shore__tokenizer *t, const struct shore__chat_text *text, const struct shore__ids *ids,
                   bool *counts) {
     struct shore__text token = {0};
-    size_t at = 0, span = 0;
+    size_t at = 0, span = 0, bytes;
+    bool begins = prepends(t), prepended = begins;
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < ids->count; i++) {
+        const struct shore__added_rule *added =
+            shore__vocab_text(&t->added, ids->ids[i], &bytes) ? &t->added_rules[ids->ids[i]] : NULL;
+        const size_t before = at;
         rc = surface(t, ids->ids[i], &token);
-        size_t n = rc ? 0 : find(text, &token, &at);
+        size_t n = rc ? 0 : find(text, &token, !t->bpe.byte_level && !added, prepended && !added, &at);
         if (n == SIZE_MAX) rc = 1;
         if (rc) break;
-        while (span < text->ncounts && text->counts[span].end <= at)
+        struct shore__chat_span own = {added && added->lstrip ? before : at, at + n};
+        while (added && added->rstrip && is_space_at(text, own.end))
+            own.end += shore__utf8_bytes((unsigned char)text->text[own.end]);
+        at = own.end;
+        if (own.begin == own.end && at < text->bytes) /* it has the character before which it was put */
+            own.end += shore__utf8_bytes((unsigned char)text->text[at]);
+        if (t->trims) trim(text, &token, added != NULL, t->trims_after_prefix && (i == 0 || own.begin == 0), &own);
+        while (span < text->ncounts && text->counts[span].end <= own.begin)
             span++;
-        counts[i] = span < text->ncounts && text->counts[span].begin < at + (n ? n : 1);
-        at += n;
+        counts[i] = span < text->ncounts && text->counts[span].begin < own.end;
+        prepended = begins && added && !added->normalized;
     }
     free(token.bytes);
     return rc;

@@ -14,6 +14,7 @@ int shore__tokenizer_bytes(struct shore__tokenizer **out) {
     t->is_bytes = true;
     t->vocab = t->needed = SHORE__BYTES_END_OF_TEXT + 1;
     t->end_of_text = SHORE__BYTES_END_OF_TEXT;
+    t->behind = -1;
     strcpy(t->name, "bytes");
     *out = t;
     return 0;

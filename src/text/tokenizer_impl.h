@@ -71,11 +71,13 @@ struct shore__tokenizer {
     enum shore__prepend prepend;
     struct shore__stage stages[SHORE__STEP_LIMIT];
     unsigned nstages;
-    bool strip_first_space; /* when decoding */
-    uint32_t beginning[SHORE__STEP_LIMIT];
+    bool strip_first_space;                /* when decoding */
+    uint32_t beginning[SHORE__STEP_LIMIT]; /* before a text that stands alone, such as BOS */
     unsigned nbeginning;
     bool templated; /* tokenizer.json says what is put around a text */
     int64_t behind; /* id of the special token behind it; -1: none */
+    /* tokens do not have the spaces at their ends, except for one that was put before a text */
+    bool trims, trims_after_prefix;
 };
 
 /* Reads tokenizer.json, except for vocabulary, merges and added tokens. Refuses by name what is not supported. */

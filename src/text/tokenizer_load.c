@@ -362,6 +362,7 @@ static int open_tokenizer(const char *directory, const char *recorded, bool leni
         free(t);
         return shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
     }
+    t->behind = -1;
     int rc = shore__tokenizer_config_read(directory, &config, diag);
     if (lenient && rc == SHORE_EINPUT) rc = 0;
     if (rc == 0) rc = load_files(&x, directory, diag);

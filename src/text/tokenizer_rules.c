@@ -262,8 +262,11 @@ static const json_t *ids_of(const json_t *template, const json_t *part) {
 static int read_post_processor(struct shore__tokenizer *t, const json_t *post_processor, struct shore_diag *diag) {
     const json_t *m, *part, *id;
     size_t k, n;
-    t->behind = -1;
     for (size_t i = 0; (m = member(post_processor, "processors", i)); i++) {
+        if (is_type(m, "ByteLevel")) {
+            t->trims = shore__tokenizer_flag(m, "trim_offsets", true);
+            t->trims_after_prefix = shore__tokenizer_flag(m, "add_prefix_space", true);
+        }
         const json_t *single = json_object_get(m, "single");
         const json_t *last = ids_of(m, json_array_get(single, json_array_size(single) - 1));
         t->templated = true;
