@@ -200,6 +200,26 @@ def test_what_counts_is_transformers_mask(kind, tmp_path, seed):
     assert counted > 100
 
 
+@needs_trl
+def test_what_the_tokenizer_puts_behind_a_text_is_behind_the_end(tmp_path, seed):
+    """TRL writes the end of text, and then the tokenizer its own."""
+    random.seed(seed)
+    for kind, class_name in (byte_level, "GPT2Tokenizer"), (sentencepiece, "LlamaTokenizerFast"):
+        model_in(tmp_path, kind, CHATML)
+        tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+        config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+        end = config["eos_token"]
+        around = dict(single=f"<|im_start|> $A {end}", special_tokens=[])
+        around["special_tokens"] = [(name, tokenizer.token_to_id(name)) for name in ("<|im_start|>", end)]
+        tokenizer.post_processor = processors.TemplateProcessing(**around)
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "tokenizer_class": class_name}))
+        wanted = AutoTokenizer.from_pretrained(tmp_path)("The ship comes" + end)["input_ids"]
+        row = {"prompt": "The ship", "completion": " comes"}
+        train(tmp_path, [row], tmp_path / "run", 4, "--steps", 1, "--batch", 1)
+        assert tokens_of(tmp_path / "run")[0] == wanted and wanted[-1] == wanted[-2]
+
+
 @new_classes
 def test_a_token_never_reaches_from_the_prompt_into_the_completion(tmp_path, seed):
     random.seed(seed)

@@ -8,6 +8,7 @@
 #include "base/diag.h"
 #include "text/chat.h"
 #include "text/token_spans.h"
+#include "text/tokenizer_impl.h"
 #include "text/vector.h"
 
 #define LEFT_OUT "left out, having nothing that counts in the loss"
@@ -140,12 +141,12 @@ static int write_row(struct shore__counted *c, struct shore_diag *diag) {
 }
 
 /* Begins the row's ids as transformers begins a text. */
-static int begin(struct shore__counted *c, size_t *count, struct shore_diag *diag) {
-    const uint32_t *ids = shore__tokenizer_beginning(c->t, count);
+static int begin(struct shore__counted *c, struct shore_diag *diag) {
     c->ids.count = 0;
-    return shore__ids_append(&c->ids, ids, *count) ? shore__out_of_memory(diag) : 0;
+    return shore__ids_append(&c->ids, c->t->beginning, c->t->nbeginning) ? shore__out_of_memory(diag) : 0;
 }
 
+/* Adds it, and what the tokenizer puts behind a text: TRL writes both, too. */
 static int add_end_of_text(struct shore__counted *c, struct shore_diag *diag) {
     int64_t end = shore__tokenizer_end_of_text(c->t);
     if (end < 0)
@@ -153,15 +154,15 @@ static int add_end_of_text(struct shore__counted *c, struct shore_diag *diag) {
                            "%s: a row ends with the end of text, but the tokenizer has none: name one as \"eos_token\" "
                            "in its tokenizer_config.json",
                            c->where);
-    if (c->ids.count && c->ids.ids[c->ids.count - 1] == end) return 0;
-    return shore__ids_push(&c->ids, (uint32_t)end) ? shore__out_of_memory(diag) : 0;
+    bool there = c->ids.count && c->ids.ids[c->ids.count - 1] == end;
+    if (!there && shore__ids_push(&c->ids, (uint32_t)end)) return shore__out_of_memory(diag);
+    return c->t->behind >= 0 && shore__ids_push(&c->ids, (uint32_t)c->t->behind) ? shore__out_of_memory(diag) : 0;
 }
 
 int shore__counted_text(struct shore__counted *c, const char *where, const char *text, size_t bytes,
                         struct shore_diag *diag) {
-    size_t first;
     c->where = where;
-    int rc = begin(c, &first, diag);
+    int rc = begin(c, diag);
     if (rc == 0) rc = encode(c, c->how->parse_special, text, bytes, &c->ids, diag);
     if (rc == 0) rc = add_end_of_text(c, diag);
     if (rc == 0) rc = mark_from(c, 0, diag);
@@ -177,11 +178,11 @@ static int encode_completion(struct shore__counted *c, const json_t *prompt, con
     const char *first = json_string_value(prompt), *second = json_string_value(completion);
     const size_t n = json_string_length(prompt), m = json_string_length(completion);
     const bool special = c->how->parse_special;
-    size_t start;
+    const size_t start = c->t->nbeginning;
     c->text.count = c->whole.count = 0;
     if (shore__text_append(&c->text, first, n) || shore__text_append(&c->text, second, m))
         return shore__out_of_memory(diag);
-    int rc = begin(c, &start, diag);
+    int rc = begin(c, diag);
     if (rc == 0) rc = encode(c, special, first, n, &c->ids, diag);
     if (rc == 0) rc = encode(c, special, c->text.bytes, c->text.count, &c->whole, diag);
     if (rc) return rc;

@@ -58,11 +58,6 @@ int64_t shore__tokenizer_end_of_text(const struct shore__tokenizer *t) {
     return t->end_of_text;
 }
 
-const uint32_t *shore__tokenizer_beginning(const struct shore__tokenizer *t, size_t *count) {
-    *count = t->nbeginning;
-    return t->beginning;
-}
-
 const char *shore__tokenizer_name(const struct shore__tokenizer *t) {
     return t->name;
 }

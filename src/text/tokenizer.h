@@ -35,8 +35,6 @@ uint32_t shore__tokenizer_needed(const struct shore__tokenizer *t);
 /* The id that joins documents; -1 if neither the tokenizer's files nor its model's name one, and no usual one
  * exists. */
 int64_t shore__tokenizer_end_of_text(const struct shore__tokenizer *t);
-/* The ids that transformers puts before a text that stands alone, such as BOS. *count: how many; 0: none. */
-const uint32_t *shore__tokenizer_beginning(const struct shore__tokenizer *t, size_t *count);
 /* A name for the run's identity: "bytes", or a kind, an XXH3 of the files, and the class of transformers that makes the
  * rules instead of tokenizer.json, if one does. */
 const char *shore__tokenizer_name(const struct shore__tokenizer *t);
