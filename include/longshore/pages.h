@@ -99,6 +99,21 @@ enum shore_page_state shore_pages_want(struct shore_pages *pages, uint32_t page)
  * the page is absent, and the next get fetches it. */
 int shore_pages_get(struct shore_pages *pages, uint32_t page, const void **out, struct shore_diag *diag);
 
+/* Segments [segment, segment + count) of a page's block, all of them the page's. */
+struct shore_pages_span {
+    uint32_t segment, count;
+};
+
+/* As shore_pages_want() and shore_pages_get(), of some segments of a page: such as those of the experts that rows go
+ * to. Other segments are not fetched for it, and what lies in their place is undefined. *out is where the page's first
+ * segment would lie. More spans of a page may be got while it is in use, and all of it: what it holds stays as it is.
+ * Each get is a use, and is released. Ownership: spans are borrowed during the call. Errors: those of
+ * shore_pages_get(); -EINVAL (no spans, or one outside the page); -ENOMEM. */
+enum shore_page_state shore_pages_want_spans(struct shore_pages *pages, uint32_t page,
+                                             const struct shore_pages_span *spans, uint32_t nspans);
+int shore_pages_get_spans(struct shore_pages *pages, uint32_t page, const struct shore_pages_span *spans,
+                          uint32_t nspans, const void **out, struct shore_diag *diag);
+
 /* Ends one use of a page, if it is in use. The page stays there until its buffer is taken. */
 void shore_pages_release(struct shore_pages *pages, uint32_t page);
 

@@ -1,6 +1,7 @@
 /* Fetches, lends and releases pages. */
 #include <assert.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/diag.h"
@@ -66,59 +67,108 @@ int shore__pages_await(struct shore_pages *p, uint32_t page, uint64_t *step, str
     return end_updates(p, &p->pages[page], false, &pending, diag);
 }
 
-static int load(struct shore_pages *p, struct page *page, struct shore_diag *diag) {
+/* Segments that somebody asks for: some spans of a page, or (0) all of it. */
+struct asked {
+    const struct shore_pages_span *spans;
+    uint32_t nspans;
+};
+static const struct asked whole_page = {NULL, 0};
+
+/* Whether a page that holds, or fetches, parameters of the step has all that is asked for. coming: or fetches it. */
+static bool has(const struct page *page, const struct asked *a, bool coming) {
+    bool found = a->nspans || !page->partial;
+    for (uint32_t i = 0; page->partial && i < a->nspans; i++)
+        for (uint32_t s = a->spans[i].segment - page->segment, n = a->spans[i].count; n; s++, n--)
+            found &= page->has[s] || (coming && page->has[page->count + s]);
+    return found;
+}
+
+/* Notes what is to be fetched into a page. adds: to what it holds. */
+static int note(struct page *page, const struct asked *a, bool adds) {
+    const struct shore_pages_span whole = {page->segment, page->count};
+    const struct asked of = a->nspans ? *a : (struct asked){&whole, 1};
+    assert(!adds || page->partial);
+    page->partial = adds || a->nspans;
+    if (!page->partial) return 0;
+    if (!page->has) page->has = calloc(page->count, 2 * sizeof *page->has);
+    if (!page->has) return -ENOMEM;
+    memset(page->has + (adds ? page->count : 0), 0, (adds ? 1 : 2) * page->count * sizeof *page->has);
+    for (uint32_t i = 0; i < of.nspans; i++)
+        for (uint32_t s = of.spans[i].segment - page->segment, n = of.spans[i].count; n; s++, n--)
+            page->has[page->count + s] = !page->has[s];
+    return 0;
+}
+
+static int fetch(struct shore_pages *p, struct page *page) {
     int rc = 0;
-    assert(page->at && !page->users && !page->loading && !page->updating);
+    for (uint32_t from = 0, n; !rc && (n = page_next_span(page, &from)); from += n) {
+        shore_wait_add(&page->load);
+        rc = shore_fleet_fetch(p->fleet, p->step, page->block, page->segment + from, n, page->kind,
+                               page_segment(page, from), shore_wait_completion(&page->load));
+        if (rc) shore_wait_end(&page->load, rc);
+    }
+    shore_wait_end(&page->load, 0);
+    return rc ? shore_wait(&page->load, NULL) : 0;
+}
+
+static int load(struct shore_pages *p, struct page *page, const struct asked *a, bool adds, struct shore_diag *diag) {
+    assert(page->at && (!page->users || adds) && !page->loading && !page->updating);
+    int rc = note(page, a, adds);
     shore_wait_init(&page->load);
-    if (p->reader)
+    if (!rc && p->reader)
         shore__reader_begin(p->reader, page);
-    else
-        rc = shore_fleet_fetch(p->fleet, p->step, page->block, page->segment, page->count, page->kind, page->at,
-                               shore_wait_completion(&page->load));
+    else if (!rc)
+        rc = fetch(p, page);
     page->loading = !rc;
     page->step = rc ? SHORE__NO_STEP : p->step;
     return rc ? shore__fail(diag, rc, "parameters cannot be fetched: %s", shore_error_text(rc)) : 0;
 }
 
-/* Makes sure that the page is there or on its way. ahead: only without waiting. */
-static int start(struct shore_pages *p, struct page *page, bool ahead, struct shore_diag *diag) {
+/* Whether what is fetched is added to what the page holds, which may be in use. */
+static bool grows(const struct shore_pages *p, const struct page *page) {
+    return page->at && page->step == p->step && page->partial;
+}
+
+/* Makes sure that what is asked for is there or on its way. ahead: only without waiting. */
+static int start(struct shore_pages *p, struct page *page, const struct asked *a, bool ahead, struct shore_diag *diag) {
     bool pending;
-    if (page->loading && page->step == p->step) return 0;
+    if (page->loading && page->step == p->step) return 0; /* of other spans, too: get waits, and asks again */
     int rc = end_updates(p, page, ahead, &pending, diag);
     if (rc || pending) return rc;
-    if (page->loading || (page->at && page->step == p->step)) return 0;
-    assert(!page->users);
+    if (page->loading || (page->at && page->step == p->step && has(page, a, false))) return 0;
+    assert(!page->users || grows(p, page));
     if (!page->at && !take_buffer(p, page, ahead))
         return ahead ? 0 : shore__fail(diag, -EBUSY, "all buffers for this page are in use");
-    return load(p, page, diag);
+    return load(p, page, a, grows(p, page), diag);
 }
 
-static bool is_there(const struct shore_pages *p, const struct page *page) {
-    return !page->count || (page->at && !page->loading && page->step == p->step);
+static bool is_there(const struct shore_pages *p, const struct page *page, const struct asked *a) {
+    bool of_step = page->at && !page->loading && page->step == p->step;
+    return !page->count || (of_step && has(page, a, false));
 }
 
-enum shore_page_state shore_pages_want(struct shore_pages *p, uint32_t number) {
+static enum shore_page_state want(struct shore_pages *p, uint32_t number, const struct asked *a) {
     if (number >= p->npages) return SHORE_PAGE_LATER;
     struct page *page = &p->pages[number];
-    if (!is_there(p, page) && !page->users) start(p, page, true, NULL);
-    if (is_there(p, page)) return SHORE_PAGE_THERE;
-    if (!page->loading || page->step != p->step) return SHORE_PAGE_LATER;
+    if (!is_there(p, page, a) && !page->users) start(p, page, a, true, NULL);
+    if (is_there(p, page, a)) return SHORE_PAGE_THERE;
+    if (!page->loading || page->step != p->step || !has(page, a, true)) return SHORE_PAGE_LATER;
     return is_coming(page) ? SHORE_PAGE_COMING : SHORE_PAGE_THERE;
 }
 
-int shore_pages_get(struct shore_pages *p, uint32_t number, const void **out, struct shore_diag *diag) {
+static int get(struct shore_pages *p, uint32_t number, const struct asked *a, const void **out,
+               struct shore_diag *diag) {
     if (number >= p->npages) return shore__fail(diag, -EINVAL, "there is no page %u", number);
     struct page *page = &p->pages[number];
-    for (unsigned tries = 0; !is_there(p, page); tries++) { /* again, if it was fetched for an earlier step */
+    for (unsigned tries = 0; !is_there(p, page, a); tries++) { /* again, if something else was fetched */
         assert(tries < 2);
-        if (page->users)
+        if (page->users && !grows(p, page))
             return shore__fail(diag, -EBUSY, "page %u is in use, with the parameters of another step", number);
-        int rc = start(p, page, false, diag);
+        int rc = start(p, page, a, false, diag);
         if (!rc && page->loading) {
             bool asked_for = page->step == p->step; /* otherwise nobody needs what has come, or whether it has */
             rc = shore__fleet_wait(p->fleet, SHORE_LANE_DRIVE_READ, &page->load, diag);
-            page->loading = false;
-            if (rc) page->step = SHORE__NO_STEP;
+            page_loaded(page, rc);
             if (!asked_for) rc = 0;
         }
         if (rc) return rc;
@@ -127,6 +177,38 @@ int shore_pages_get(struct shore_pages *p, uint32_t number, const void **out, st
     if (page->buffer) page->buffer->used = ++p->clock;
     *out = page->at;
     return 0;
+}
+
+enum shore_page_state shore_pages_want(struct shore_pages *p, uint32_t page) {
+    return want(p, page, &whole_page);
+}
+
+int shore_pages_get(struct shore_pages *p, uint32_t page, const void **out, struct shore_diag *diag) {
+    return get(p, page, &whole_page, out, diag);
+}
+
+static bool are_within(const struct shore_pages *p, uint32_t number, const struct asked *a) {
+    bool good = number < p->npages && a->nspans;
+    for (uint32_t i = 0; good && i < a->nspans; i++) {
+        const struct page *page = &p->pages[number];
+        const struct shore_pages_span *span = &a->spans[i];
+        good = span->segment >= page->segment &&
+               (uint64_t)span->segment + span->count <= (uint64_t)page->segment + page->count;
+    }
+    return good;
+}
+
+enum shore_page_state shore_pages_want_spans(struct shore_pages *p, uint32_t page, const struct shore_pages_span *spans,
+                                             uint32_t nspans) {
+    const struct asked a = {spans, nspans};
+    return are_within(p, page, &a) ? want(p, page, &a) : SHORE_PAGE_LATER;
+}
+
+int shore_pages_get_spans(struct shore_pages *p, uint32_t page, const struct shore_pages_span *spans, uint32_t nspans,
+                          const void **out, struct shore_diag *diag) {
+    const struct asked a = {spans, nspans};
+    if (are_within(p, page, &a)) return get(p, page, &a, out, diag);
+    return shore__fail(diag, -EINVAL, "there is no page %u with these spans", page);
 }
 
 void shore_pages_release(struct shore_pages *p, uint32_t number) {

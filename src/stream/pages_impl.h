@@ -29,6 +29,8 @@ struct page {
     uint32_t covered;  /* segments that the update fills */
     uint32_t from, to; /* range of segments that the update has touched */
     uint64_t step;     /* the step whose parameters it holds, or SHORE__NO_STEP */
+    bool partial;      /* it was got in spans: of its segments it holds those in has[] */
+    bool *has;         /* [2 * count], or NULL: which segments it holds; and which of them are being fetched */
     uint64_t next_step;
     uint64_t touched;            /* the step towards which an update has changed segments of it */
     uint64_t same_from, same_to; /* steps in which its parameters are known to be the same */
@@ -63,6 +65,10 @@ struct shore_pages {
 static inline size_t pages_bytes(enum shore_fetch_kind kind, uint32_t segments) {
     return (size_t)segments * SHORE_SEGMENT_ELEMS * (kind == SHORE_FETCH_MASTER ? 4 : 2);
 }
+/* Where the page keeps a segment of it. */
+static inline void *page_segment(const struct page *page, uint32_t segment) {
+    return (char *)page->at + pages_bytes(page->kind, segment);
+}
 /* Its parameters of this step are those of no other step. */
 static inline void page_changes(struct page *page, uint64_t step) {
     page->same_from = page->same_to = step;
@@ -71,6 +77,27 @@ static inline void page_changes(struct page *page, uint64_t step) {
 static inline bool page_is_same(const struct page *page, uint64_t copied, uint64_t step) {
     return copied == step ||
            (page->same_from <= copied && copied <= page->same_to && page->same_from <= step && step <= page->same_to);
+}
+/* Segments of the page that are to be fetched, from segment *from of it on: their number, and where they begin. 0:
+ * none.
+ */
+static inline uint32_t page_next_span(const struct page *page, uint32_t *from) {
+    uint32_t end;
+    if (!page->partial) return *from ? 0 : page->count;
+    while (*from < page->count && !page->has[page->count + *from])
+        ++*from;
+    for (end = *from; end < page->count && page->has[page->count + end];)
+        end++;
+    return end - *from;
+}
+/* The page's load has ended. */
+static inline void page_loaded(struct page *page, int rc) {
+    uint32_t had = 0;
+    for (uint32_t s = 0; page->partial && s < page->count; s++)
+        had += page->has[s] |= page->has[page->count + s];
+    if (had == page->count) page->partial = false;
+    if (rc) page->step = SHORE__NO_STEP;
+    page->loading = false;
 }
 /* Whether the page has memory of its own. */
 static inline bool page_stays(const struct page *page) {

@@ -161,6 +161,8 @@ void shore_pages_close(struct shore_pages *p) {
         if (p->pages[i].updating) shore_wait(&p->pages[i].update, NULL);
     }
     shore__reader_close(p->reader);
+    for (uint32_t i = 0; p->pages && i < p->npages; i++)
+        free(p->pages[i].has);
     shore__arena_free(p->arena, p->memory);
     free(p->buffers);
     free(p->pools);

@@ -30,7 +30,9 @@ static void *run(void *arg) {
         pthread_mutex_unlock(&r->mutex);
         struct shore_diag diag = {0};
         struct shore_completion done = shore_wait_completion(&page->load);
-        int rc = r->read(r->ctx, page->block, page->segment, page->count, page->at, &diag);
+        int rc = 0;
+        for (uint32_t from = 0, n; !rc && (n = page_next_span(page, &from)); from += n)
+            rc = r->read(r->ctx, page->block, page->segment + from, n, page_segment(page, from), &diag);
         done.fn(done.ctx, rc, &diag); /* last: from here on the caller may use the page */
         pthread_mutex_lock(&r->mutex);
     }

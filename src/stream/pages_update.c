@@ -19,8 +19,10 @@ int shore__page_end_update(struct shore_pages *p, struct page *page, bool ahead,
     }
     if (page->in_parts) return shore__fail(diag, -EINVAL, "a page is wanted before all parts of its update have come");
     int rc = shore__fleet_wait(p->fleet, SHORE_LANE_DRIVE_UPDATE, &page->update, diag);
-    bool good = !rc && page->handed_back && (page->whole || page->covered == page->count);
+    bool all = page->covered == page->count,
+         good = !rc && page->handed_back && (all || (page->whole && !page->partial));
     assert(!page->loading && (!good || page->at));
+    if (all) page->partial = false;
     page->updating = false;
     page->step = good ? page->next_step : SHORE__NO_STEP;
     return rc;
@@ -41,8 +43,7 @@ static void part_ended(void *ctx, int rc, const struct shore_diag *diag) {
 }
 
 static void end_fetch(struct page *page) {
-    if (page->loading && shore_wait(&page->load, NULL)) page->step = SHORE__NO_STEP;
-    page->loading = false;
+    if (page->loading) page_loaded(page, shore_wait(&page->load, NULL));
 }
 
 void shore_pages_settle(struct shore_pages *p, uint32_t number) {
@@ -122,8 +123,7 @@ int shore__pages_part(struct shore_pages *p, uint32_t number, struct shore_updat
     struct page *page = &p->pages[number];
     touch(p, page, update->segment, update->segment + update->count);
     update->block = page->block;
-    size_t before = pages_bytes(page->kind, update->segment - page->segment);
-    update->params_out = page->handed_back ? (char *)page->at + before : NULL;
+    update->params_out = page->handed_back ? page_segment(page, update->segment - page->segment) : NULL;
     page->covered += update->count;
     shore_wait_add(&page->update);
     *done = (struct shore_completion){part_ended, page};
@@ -196,7 +196,7 @@ static const struct page *page_at(const struct shore_pages *p, uint32_t block, u
 
 void *shore__pages_params(const struct shore_pages *p, uint32_t block, uint32_t segment) {
     const struct page *page = page_at(p, block, segment);
-    return page ? (char *)page->at + pages_bytes(page->kind, segment - page->segment) : NULL;
+    return page ? page_segment(page, segment - page->segment) : NULL;
 }
 
 /* Whether the page keeps all its segments itself, instead of a page that shares them. */
@@ -212,6 +212,7 @@ void shore__pages_hold(struct shore_pages *p, uint64_t step) {
         assert(!page->users && !page->updating);
         end_fetch(page);
         page->step = holds_all(p, page) ? step : SHORE__NO_STEP;
+        page->partial = false;
         page_changes(page, step);
     }
 }

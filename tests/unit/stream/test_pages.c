@@ -23,6 +23,25 @@ static void want(struct world *w, uint32_t number) {
     shore_pages_release(w->pages, number);
 }
 
+/* Some segments of a page: wanted, got, or both. Memory of the others is not touched, but by earlier requests. */
+static void spans(struct world *w, uint32_t number) {
+    const struct shore_pages_range *r = &w->page[number].range;
+    struct shore_pages_span span[3];
+    uint32_t n = pick(1, 3), what = pick(0, 3);
+    for (uint32_t i = 0; i < n; i++) {
+        span[i].segment = r->segment + pick(0, r->count);
+        span[i].count = pick(0, r->segment + r->count - span[i].segment);
+    }
+    if (what && can_be_asked_for(w, &w->page[number])) {
+        uint64_t before = waited_ns(w);
+        bool there = shore_pages_want_spans(w->pages, number, span, n) == SHORE_PAGE_THERE;
+        get_spans(w, number, span, n);
+        if (there) assert_int_equal(waited_ns(w), before);
+    } else {
+        get_spans(w, number, span, n);
+    }
+}
+
 /* What a caller puts there is not written over by a fetch that was wanted. */
 static void settle(struct world *w, uint32_t number) {
     if (!can_be_asked_for(w, &w->page[number]) || shore_pages_want(w->pages, number) != SHORE_PAGE_COMING) return;
@@ -180,8 +199,10 @@ static void one(struct world *w) {
     uint32_t number = pick(0, w->npages - 1), what = pick(0, 99);
     if (what < 20)
         want(w, number);
-    else if (what < 50)
+    else if (what < 37)
         get(w, number);
+    else if (what < 50)
+        spans(w, number);
     else if (what < 68)
         release(w, number);
     else if (what < 69)
@@ -214,8 +235,41 @@ static void pages_hold_what_the_fleet_has(void **state) {
     }
 }
 
+static uint64_t fetched(const struct world *w) {
+    struct shore_ledger ledger = {.size = sizeof ledger};
+    shore_fleet_ledger(w->fleet, &ledger);
+    return ledger.link_out_params;
+}
+
+static void segments_that_nobody_asked_for_are_not_fetched(void **state) {
+    const struct shore_pages_span few[] = {{1, 1}, {4, 1}}, more[] = {{2, 0}, {4, 1}, {0, 2}};
+    struct world w;
+    open_world(&w, "ram:");
+    shore_pages_close(w.pages);
+    const struct shore_pages_range range = {.segment = 0, .count = 5, .pool = SHORE_PAGES_STAYS, .kind = w.kind};
+    const struct shore_pages_options options = {.size = sizeof options, .ranges = &range, .nranges = 1};
+    assert_ok(&w, shore_pages_open(w.fleet, &options, &w.pages, &w.diag));
+    w.page[0] = (struct expected){.range = range};
+    w.npages = 1;
+    uint64_t before = fetched(&w);
+    get_spans(&w, 0, few, 2);
+    assert_int_equal(fetched(&w) - before, bytes_of(is_fp32(&range), 2));
+    get_spans(&w, 0, more, 3);
+    assert_int_equal(fetched(&w) - before, bytes_of(is_fp32(&range), 3));
+    release(&w, 0);
+    get(&w, 0);
+    assert_int_equal(fetched(&w) - before, bytes_of(is_fp32(&range), 5));
+    const struct shore_pages_span outside = {4, 2};
+    const void *at;
+    assert_int_equal(shore_pages_get_spans(w.pages, 0, &outside, 1, &at, &w.diag), -EINVAL);
+    assert_int_equal(shore_pages_get_spans(w.pages, 0, few, 0, &at, &w.diag), -EINVAL);
+    assert_int_equal(shore_pages_want_spans(w.pages, 1, few, 2), SHORE_PAGE_LATER);
+    close_world(&w);
+}
+
 int main(void) {
     take_seed();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(pages_hold_what_the_fleet_has)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(pages_hold_what_the_fleet_has),
+                                       cmocka_unit_test(segments_that_nobody_asked_for_are_not_fetched)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

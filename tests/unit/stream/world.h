@@ -38,6 +38,7 @@ struct expected {
     const void *at;
     uint64_t step;                  /* of which it is used */
     uint32_t values[SEGMENTS_MOST]; /* the same */
+    bool has[SEGMENTS_MOST];        /* the segments that were asked for */
     bool stale;                     /* while it is used, a segment of it was updated, or it is of no step any more */
     bool in_parts;
 };
@@ -186,6 +187,7 @@ static inline void close_world(struct world *w) {
 
 static inline void assert_content(const struct world *w, const struct expected *page) {
     for (uint32_t s = 0; s < page->range.count; s++) {
+        if (!page->has[s]) continue;
         bool fp32 = is_fp32(&page->range);
         const char *at = (const char *)page->at + bytes_of(fp32, s);
         for (size_t i = 0; i < SHORE_SEGMENT_ELEMS; i++) {
@@ -237,16 +239,23 @@ static inline bool may_be(const struct world *w, const struct expected *page, in
 
 /* ---- what any test asks for -------------------------------------------------------------------------------------- */
 
-static inline void get(struct world *w, uint32_t number) {
+/* nspans 0: the whole page. */
+static inline void get_spans(struct world *w, uint32_t number, const struct shore_pages_span *spans, uint32_t nspans) {
     struct expected *page = &w->page[number];
     const void *at;
     if (!can_be_asked_for(w, page) || page->uses == USES_MOST) return;
-    int rc = shore_pages_get(w->pages, number, &at, &w->diag);
+    int rc = nspans ? shore_pages_get_spans(w->pages, number, spans, nspans, &at, &w->diag)
+                    : shore_pages_get(w->pages, number, &at, &w->diag);
     if (!may_be(w, page, rc)) fail_msg("page %u: %d (%s)", number, rc, w->diag.text);
     if (rc) return;
     if (page->uses) assert_ptr_equal(at, page->at);
     if (page->range.memory) assert_ptr_equal(at, page->range.memory);
     bool next = w->step > w->base;
+    for (uint32_t s = 0; s < page->range.count; s++)
+        page->has[s] = !nspans || (page->uses && page->has[s]);
+    for (uint32_t i = 0; i < nspans; i++)
+        for (uint32_t s = 0; s < spans[i].count; s++)
+            page->has[spans[i].segment - page->range.segment + s] = true;
     page->uses++;
     page->at = at;
     page->step = w->step;
@@ -254,6 +263,10 @@ static inline void get(struct world *w, uint32_t number) {
     for (uint32_t s = 0; s < page->range.count; s++)
         page->values[s] = (next ? w->next : w->value)[page->range.block][page->range.segment + s];
     assert_content(w, page);
+}
+
+static inline void get(struct world *w, uint32_t number) {
+    get_spans(w, number, NULL, 0);
 }
 
 static inline void release(struct world *w, uint32_t number) {
