@@ -14,8 +14,11 @@ struct generation {
     size_t capacity, filled; /* positions of the cache: all, and filled ones */
     shore__buf x, inner, adapting, normed, stats, rotary, cache;
     struct shore__both tokens, logits;
-    struct shore_event put; /* once it has passed, the device has the tokens */
-    size_t cache_bytes;     /* keys, or values, of one layer */
+    struct shore_event put;        /* once it has passed, the device has the tokens */
+    size_t cache_bytes;            /* keys, or values, of one layer */
+    struct shore__weights weights; /* of the current layer */
+    int fetch_failed;              /* of experts: an error, of which diag has the sentence */
+    struct shore_diag *diag;
 };
 
 static int lay_out(struct generation *g, const struct shore__memory *memory, struct shore_diag *diag) {
@@ -60,18 +63,32 @@ static int attend_cached(void *ctx, const struct shore__layer_call *call, shore_
                                             g->filled, g->capacity, &attention);
 }
 
+/* Fetches the experts that rows go to. */
+static int fetch_experts(void *ctx, const struct shore__layer_call *call, shore__buf route) {
+    struct generation *g = ctx;
+    const struct shore__routing r = shore__model_routing(g->m, g->c->mode);
+    size_t n = call->rows * r.chosen;
+    int32_t experts[SHORE__EXPERTS_MOST];
+    shore__buf from = shore__at(route, shore__route_at(SHORE__ROUTE_EXPERT, call->rows, &r) * sizeof *experts);
+    SHORE__TRY(shore__get(g->c, g->stream, experts, from, n * sizeof *experts));
+    SHORE__TRY(shore__sync(g->c, g->stream, NULL));
+    g->fetch_failed = shore__parameters_experts(g->parameters, call->layer, experts, n, &g->weights, g->diag);
+    return g->fetch_failed;
+}
+
 static int layer(struct generation *g, uint32_t l, size_t rows, struct shore_diag *diag) {
-    struct shore__weights w;
-    int rc = shore__parameters_layer(g->parameters, l, &w, diag);
+    bool by_expert = shore__parameters_by_expert(g->parameters, rows);
+    int rc = by_expert ? shore__parameters_but_experts(g->parameters, l, &g->weights, diag)
+                       : shore__parameters_layer(g->parameters, l, &g->weights, diag);
     if (rc) return rc;
-    shore__parameters_want_layer(g->parameters, l + 1);
+    shore__parameters_want_layer_of(g->parameters, l + 1, rows);
     struct shore__inner in = shore__inner_at(g->m, g->c->mode, rows, g->inner, true, SHORE__NO_BUF);
     const struct shore__layer_call call = {
         .m = g->m,
         .c = g->c,
         .s = g->stream,
         .layer = l,
-        .w = &w,
+        .w = &g->weights,
         .rotary = g->rotary,
         .adapting = g->adapting,
         .rotary_positions = g->capacity,
@@ -79,9 +96,11 @@ static int layer(struct generation *g, uint32_t l, size_t rows, struct shore_dia
         .rows = rows,
         .seq_len = rows,
         .attend = attend_cached,
+        .routed = by_expert ? fetch_experts : NULL,
         .ctx = g,
     };
-    return shore__op_failed(diag, shore__layer_forward(&call, g->x, &in, g->x));
+    rc = shore__layer_forward(&call, g->x, &in, g->x);
+    return g->fetch_failed ? rc : shore__op_failed(diag, rc);
 }
 
 static int embed(struct generation *g, const uint32_t *tokens, size_t rows, struct shore_diag *diag) {
@@ -153,7 +172,7 @@ int shore__generate_in(struct shore__parameters *parameters, const struct shore_
                        struct shore__stream *stream, struct shore__both memory, uint64_t bytes, const uint32_t *prompt,
                        size_t nprompt, const struct shore__sampling *sampling, int (*emit)(void *ctx, uint32_t token),
                        void *ctx, struct shore_diag *diag) {
-    struct generation g = {.m = m, .c = c, .stream = stream, .parameters = parameters};
+    struct generation g = {.m = m, .c = c, .stream = stream, .parameters = parameters, .diag = diag};
     struct shore__region_list rows;
     g.capacity = shore__generate_positions(m, nprompt, nprompt + sampling->max_tokens);
     g.capacity = shore__generate_positions_within(m, c->mode, nprompt, g.capacity, bytes);

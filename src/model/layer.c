@@ -170,7 +170,8 @@ static int forward_row(const struct shore__layer_call *l, const struct shore__la
     case SHORE__OP_ADD:
         return op->add(l->c, l->s, out, in, out, l->rows * width[row->out]);
     case SHORE__OP_ROUTE:
-        return op->route(l->c, l->s, out, in, l->rows, &r);
+        SHORE__TRY(op->route(l->c, l->s, out, in, l->rows, &r));
+        return l->routed ? l->routed(l->ctx, l, out) : 0;
     case SHORE__OP_GATHER:
         return op->experts_gather(l->c, l->s, out, in, at[SHORE__ROUTE], l->rows, width[row->in], &r);
     case SHORE__OP_EXPERTS:

@@ -253,11 +253,12 @@ struct shore__weights {
     shore__buf role[SHORE__ROLE_COUNT];
 };
 /* Bytes of a block's prepared tail beside its raw form, and its preparation. raw: the tail's segments as fetched (bf16,
- * or fp32 in mode SHORE__F32). out gets these roles; others stay. Slices of tables are widened by
- * shore__slice_prepare(). */
+ * or fp32 in mode SHORE__F32). which: [1 + experts], whether to prepare what is no expert's, and each expert's tensors;
+ * NULL: all. out gets these roles; others stay. Slices of tables are widened by shore__slice_prepare(). */
 size_t shore__prepared_bytes(const struct shore__model *m, uint32_t block, enum shore__mode mode);
 int shore__block_prepare(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
-                         uint32_t block, shore__buf raw, shore__buf prepared, struct shore__weights *out);
+                         uint32_t block, shore__buf raw, shore__buf prepared, const bool *which,
+                         struct shore__weights *out);
 /* Prepares a table slice for products: out is raw itself, or raw widened into prepared (rows * d * 4 bytes). */
 size_t shore__slice_prepared_bytes(const struct shore__model *m, enum shore__mode mode);
 int shore__slice_prepare(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s, uint32_t rows,
@@ -311,6 +312,8 @@ struct shore__layer_call {
     size_t rows, seq_len;
     /* Other attention than over whole sequences: fills out from qkv, which is rotated. NULL: none. */
     int (*attend)(void *ctx, const struct shore__layer_call *call, shore__buf out, shore__buf qkv);
+    /* Is told which experts rows go to, before the experts' weights are read. NULL: nobody. */
+    int (*routed)(void *ctx, const struct shore__layer_call *call, shore__buf route);
     void *ctx;
     shore__buf balance; /* see ops->route_backward() */
 };

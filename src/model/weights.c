@@ -15,29 +15,33 @@ size_t shore__prepared_bytes(const struct shore__model *m, uint32_t block, enum 
 }
 
 int shore__block_prepare(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
-                         uint32_t block, shore__buf raw, shore__buf prepared, struct shore__weights *out) {
+                         uint32_t block, shore__buf raw, shore__buf prepared, const bool *which,
+                         struct shore__weights *out) {
     const struct shore__model_block *b = &m->blocks[block];
     const struct shore_layout_block *layout = &m->layout->blocks[block];
     uint64_t first = (uint64_t)b->tail_segment * SHORE_SEGMENT_ELEMS;
     int rc = 0;
     size_t at = 0;
     c->ops->weights_changed(c);
-    if (c->mode == SHORE__BF16_IN_F32 && b->tail_segments)
+    if (c->mode == SHORE__BF16_IN_F32 && b->tail_segments && !which)
         rc = c->ops->widen(c, s, prepared, raw, (size_t)(layout->elems - first));
     for (uint32_t t = 0; !rc && t < b->ntensors; t++) {
         const struct shore__model_tensor *tensor = &b->tensors[t];
         if (is_table(tensor->role)) continue;
         shore__buf other, *role = b->of_role[tensor->role] == (int)t ? &out->role[tensor->role] : &other; /* expert's */
         uint64_t offset = layout->tensors[t].offset_elems - first;
+        bool asked = !which || which[tensor->expert];
         if (c->mode == SHORE__F32) {
             *role = shore__at(raw, offset * 4);
         } else if (c->mode == SHORE__BF16_IN_F32) {
             *role = shore__at(prepared, offset * 4);
+            if (which && asked)
+                rc = c->ops->widen(c, s, *role, shore__at(raw, offset * 2), (size_t)layout->tensors[t].elems);
         } else if (tensor->matrix) {
             *role = shore__at(raw, offset * 2);
         } else {
             *role = shore__at(prepared, at);
-            rc = c->ops->widen(c, s, shore__at(prepared, at), shore__at(raw, offset * 2), tensor->rows);
+            if (asked) rc = c->ops->widen(c, s, *role, shore__at(raw, offset * 2), tensor->rows);
             at += shore__line_bytes(tensor->rows * 4);
         }
     }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/diag.h"
 #include "longshore/device.h"
@@ -19,6 +20,12 @@ struct shore__parameters {
     struct shore_shown *shown; /* of pages, on the device */
     uint32_t given[POOLS];     /* the page that was given last */
     shore__buf prepared_layer, prepared_slice, prepared_side, prepared_tail[2];
+    /* of a layer whose experts are fetched one by one */
+    struct {
+        uint32_t page, uses;
+    } partial[2];                         /* the pages of it and its side */
+    struct shore_pages_span *spans;       /* as many as a layer has tensors */
+    bool which[1 + SHORE__MODEL_EXPERTS]; /* what is asked for: what is no expert's, and each expert */
 };
 
 static uint32_t pool_of(struct shore__page_id id) {
@@ -108,6 +115,13 @@ int shore__parameters_open(const struct shore__parameters_of *of, struct shore__
     if (!p) return shore__fail(diag, -ENOMEM, "out of memory for the parameter pages");
     *p = (struct shore__parameters){.m = of->model, .c = c, .stream = stream, .memory = memory};
     lay_out(p);
+    if (c->one_memory && p->m->arch.experts) {
+        uint32_t most = 0;
+        for (uint32_t b = 0; b < p->m->nblocks; b++)
+            if (p->m->blocks[b].ntensors > most) most = p->m->blocks[b].ntensors;
+        p->spans = calloc(most, sizeof *p->spans);
+        if (!p->spans) return shore__parameters_close(p), shore__out_of_memory(diag);
+    }
     int rc = open_pages(p, of, diag);
     if (!rc) rc = open_shown(p, diag);
     if (rc) {
@@ -126,6 +140,7 @@ void shore__parameters_close(struct shore__parameters *p) {
         p->c->ops->stream_close(p->c, p->copying);
     }
     shore_pages_close(p->pages);
+    free(p->spans);
     free(p);
 }
 
@@ -155,14 +170,22 @@ static int give_block(struct shore__parameters *p, struct shore__page_id id, sho
     int rc = 0;
     *out = (struct shore__weights){0};
     if (b->tail_segments) rc = give(p, id, &raw, diag);
-    if (!rc && b->tail_segments) rc = shore__block_prepare(p->m, p->c, p->stream, id.block, raw, prepared, out);
+    if (!rc && b->tail_segments) rc = shore__block_prepare(p->m, p->c, p->stream, id.block, raw, prepared, NULL, out);
     if (rc || !b->side) return rc;
     rc = give(p, (struct shore__page_id){SHORE__PAGE_SIDE, b->side, 0}, &raw, diag);
-    return rc ? rc : shore__block_prepare(p->m, p->c, p->stream, b->side, raw, p->prepared_side, out);
+    return rc ? rc : shore__block_prepare(p->m, p->c, p->stream, b->side, raw, p->prepared_side, NULL, out);
+}
+
+/* Ends the use of pages that were got in spans. */
+static void release_partial(struct shore__parameters *p) {
+    for (uint32_t i = 0; i < 2; i++)
+        for (; p->partial[i].uses; p->partial[i].uses--)
+            shore_pages_release(p->pages, p->partial[i].page);
 }
 
 int shore__parameters_layer(struct shore__parameters *p, uint32_t layer, struct shore__weights *out,
                             struct shore_diag *diag) {
+    release_partial(p);
     return give_block(p, (struct shore__page_id){SHORE__PAGE_LAYER, layer, 0}, p->prepared_layer, out, diag);
 }
 
@@ -203,12 +226,97 @@ void shore__parameters_want_slice(struct shore__parameters *p, uint32_t block, u
     if (slice < p->m->nslices) want(p, (struct shore__page_id){SHORE__PAGE_SLICE, block, slice});
 }
 
+/* ---- layers by expert -------------------------------------------------------------------------------------------- */
+
+bool shore__parameters_by_expert(const struct shore__parameters *p, size_t rows) {
+    const struct shore__arch *a = &p->m->arch;
+    return p->spans && rows * a->experts_chosen * 2 <= a->experts;
+}
+
+/* Fills p->spans with the segments of what is asked for of a block. */
+static uint32_t find_spans(struct shore__parameters *p, uint32_t block) {
+    const struct shore_layout_block *layout = &p->m->layout->blocks[block];
+    uint32_t n = 0, end = 0;
+    for (uint32_t t = 0; t < p->m->blocks[block].ntensors; t++) {
+        uint64_t from = layout->tensors[t].offset_elems, to = from + layout->tensors[t].elems;
+        uint32_t first = (uint32_t)(from / SHORE_SEGMENT_ELEMS);
+        if (!p->which[p->m->blocks[block].tensors[t].expert]) continue;
+        if (!n || first > end) p->spans[n++].segment = first;
+        end = (uint32_t)((to + SHORE_SEGMENT_ELEMS - 1) / SHORE_SEGMENT_ELEMS);
+        p->spans[n - 1].count = end - p->spans[n - 1].segment;
+    }
+    return n;
+}
+
+static struct shore__page_id page_of(const struct shore__parameters *p, uint32_t layer, uint32_t side) {
+    if (side) return (struct shore__page_id){SHORE__PAGE_SIDE, p->m->blocks[layer].side, 0};
+    return (struct shore__page_id){SHORE__PAGE_LAYER, layer, 0};
+}
+static uint32_t sides_of(const struct shore__parameters *p, uint32_t layer) {
+    return p->m->blocks[layer].side ? 2 : 1;
+}
+
+/* Gives and prepares what is asked for of a layer and its side. */
+static int give_spans(struct shore__parameters *p, uint32_t layer, struct shore__weights *out,
+                      struct shore_diag *diag) {
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < sides_of(p, layer); i++) {
+        struct shore__page_id id = page_of(p, layer, i);
+        uint32_t n = find_spans(p, id.block);
+        const void *host;
+        if (!n) continue;
+        p->partial[i].page = shore__page_number(p->m, id);
+        rc = shore_pages_get_spans(p->pages, p->partial[i].page, p->spans, n, &host, diag);
+        if (rc) return rc;
+        p->partial[i].uses++;
+        rc = shore__block_prepare(p->m, p->c, p->stream, id.block, shore__memory_seen(p->memory, host),
+                                  i ? p->prepared_side : p->prepared_layer, p->which, out);
+    }
+    return rc;
+}
+
+static void ask_for(struct shore__parameters *p, bool rest) {
+    memset(p->which, 0, sizeof p->which);
+    p->which[0] = rest;
+}
+
+void shore__parameters_want_layer_of(struct shore__parameters *p, uint32_t layer, size_t rows) {
+    if (!shore__parameters_by_expert(p, rows)) return shore__parameters_want_layer(p, layer);
+    if (layer > p->m->arch.n_layer) return;
+    ask_for(p, true);
+    for (uint32_t i = 0; i < sides_of(p, layer); i++) {
+        struct shore__page_id id = page_of(p, layer, i);
+        uint32_t n = find_spans(p, id.block);
+        if (n) shore_pages_want_spans(p->pages, shore__page_number(p->m, id), p->spans, n);
+    }
+}
+
+int shore__parameters_but_experts(struct shore__parameters *p, uint32_t layer, struct shore__weights *out,
+                                  struct shore_diag *diag) {
+    release_partial(p);
+    for (uint32_t pool = LAYERS; pool <= SIDES; pool++) /* a page in use keeps its buffer */
+        if (pool != SLICES) shore_shown_release(p->shown, pool, p->given[pool]);
+    *out = (struct shore__weights){0};
+    ask_for(p, true);
+    return give_spans(p, layer, out, diag);
+}
+
+int shore__parameters_experts(struct shore__parameters *p, uint32_t layer, const int32_t *experts, size_t count,
+                              struct shore__weights *out, struct shore_diag *diag) {
+    ask_for(p, false);
+    for (size_t i = 0; i < count; i++)
+        p->which[1 + experts[i]] = true;
+    return give_spans(p, layer, out, diag);
+}
+
 /* ---- updates ----------------------------------------------------------------------------------------------------- */
 
 void shore__parameters_release_page(struct shore__parameters *p, uint32_t page) {
+    release_partial(p);
     shore_shown_release(p->shown, pool_of(shore__page_at(p->m, page)), page);
 }
 
 void shore__parameters_release(struct shore__parameters *p) {
+    release_partial(p);
     shore_shown_release_all(p->shown);
 }

@@ -41,6 +41,17 @@ void shore__parameters_want_layer(struct shore__parameters *p, uint32_t layer);
 void shore__parameters_want_slice(struct shore__parameters *p, uint32_t block, uint32_t slice);
 void shore__parameters_want_tail(struct shore__parameters *p, uint32_t block);
 
+/* Whether so few rows go to so few of a layer's experts that these are fetched one by one, once the router has chosen
+ * them. shore__parameters_want_layer_of() wants what that needs, or the whole layer. In this order:
+ * shore__parameters_but_experts() gives a layer without experts, shore__parameters_experts() adds `count` of them to
+ * out. It is for the host's own memory: elsewhere whole layers are copied. */
+bool shore__parameters_by_expert(const struct shore__parameters *p, size_t rows);
+void shore__parameters_want_layer_of(struct shore__parameters *p, uint32_t layer, size_t rows);
+int shore__parameters_but_experts(struct shore__parameters *p, uint32_t layer, struct shore__weights *out,
+                                  struct shore_diag *diag);
+int shore__parameters_experts(struct shore__parameters *p, uint32_t layer, const int32_t *experts, size_t count,
+                              struct shore__weights *out, struct shore_diag *diag);
+
 /* Ends the use of one page, by number, or of all results. */
 void shore__parameters_release_page(struct shore__parameters *p, uint32_t page);
 void shore__parameters_release(struct shore__parameters *p);

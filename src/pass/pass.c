@@ -76,7 +76,7 @@ int shore__embed(const struct shore__model *m, struct shore__compute *c, struct 
         rc = shore__op_failed(diag, c->ops->embed(c, stream, x, table, tokens.device, rows, d, s.first, s.rows));
         if (rc) return rc;
     }
-    shore__parameters_want_layer(parameters, 1);
+    shore__parameters_want_layer_of(parameters, 1, rows);
     return end_embedding(m, c, stream, parameters, rows, seq_len, first_position, x, diag);
 }
 

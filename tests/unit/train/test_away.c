@@ -20,8 +20,8 @@ static const char *const models[] = {
     "{\"model_type\": \"qwen2\", \"num_hidden_layers\": 2, \"hidden_size\": 64, \"num_attention_heads\": 4, "
     "\"num_key_value_heads\": 2, \"intermediate_size\": 48, \"vocab_size\": 3000, \"tie_word_embeddings\": true}",
     "{\"model_type\": \"qwen3_moe\", \"num_hidden_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 4, "
-    "\"num_key_value_heads\": 2, \"intermediate_size\": 24, \"moe_intermediate_size\": 24, \"vocab_size\": 300, "
-    "\"num_experts\": 9, "
+    "\"num_key_value_heads\": 2, \"intermediate_size\": 24, \"moe_intermediate_size\": 720, \"vocab_size\": 300, "
+    "\"num_experts\": 9, \"num_experts_per_tok\": 2, " /* each of more than a segment */
     "\"head_dim\": 8, \"output_router_logits\": true}",
     "{\"model_type\": \"gemma3_text\", \"num_hidden_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 4, "
     "\"num_key_value_heads\": 2, \"intermediate_size\": 48, \"vocab_size\": 300, \"head_dim\": 8, "
@@ -64,19 +64,28 @@ static int keep_token(void *ctx, uint32_t token) {
     return 0;
 }
 
-static void infer(const struct shore__run *run, const char *device, struct outcome *o) {
+static const struct shore__sampling sampling = {.temperature = 1, .top_p = 0.9, .seed = 3, .max_tokens = 12};
+
+static void open_weights(const struct shore__run *run, const char *device, struct shore__weights_of *weights,
+                         struct shore__infer_options *options) {
     struct shore_diag diag = {0};
     struct shore_fleet_options fleet_options;
-    struct shore__weights_of weights = {.model = run->model};
-    struct shore__eval_result result;
-    struct shore__infer_options options = {.memory_bytes = UINT64_C(1) << 30, .seq_len = 24};
-    const struct shore__sampling sampling = {.temperature = 1, .top_p = 0.9, .seed = 3, .max_tokens = 12};
-    const uint32_t prompt[] = {84, 104, 101, 32};
-    options.compute = shore__settings_compute(&run->settings);
-    options.compute.device = device;
+    *weights = (struct shore__weights_of){.model = run->model};
+    *options = (struct shore__infer_options){.memory_bytes = UINT64_C(1) << 30, .seq_len = 24};
+    options->compute = shore__settings_compute(&run->settings);
+    options->compute.device = device;
     shore__run_fleet_options(&run->settings, 0, false, &fleet_options);
     memcpy(fleet_options.fleet_id, run->fleet_id, sizeof fleet_options.fleet_id);
-    assert_ok(shore_fleet_open(run->model->layout, &fleet_options, &weights.fleet, &diag));
+    assert_ok(shore_fleet_open(run->model->layout, &fleet_options, &weights->fleet, &diag));
+}
+
+static void infer(const struct shore__run *run, const char *device, struct outcome *o) {
+    struct shore_diag diag = {0};
+    struct shore__weights_of weights;
+    struct shore__eval_result result;
+    struct shore__infer_options options;
+    const uint32_t prompt[] = {84, 104, 101, 32};
+    open_weights(run, device, &weights, &options);
     assert_ok(shore__evaluate(&weights, &options, run->train, 700, NULL, NULL, &result, &diag));
     o->loss = result.loss;
     assert_ok(shore__generate(&weights, &options, prompt, 4, &sampling, keep_token, o, &diag));
@@ -182,10 +191,47 @@ static void the_same_bits(void **state) {
     }
 }
 
+/* Bytes that are fetched to continue one token by one. */
+static uint64_t fetched(const struct shore__run *run, const char *device, struct outcome *o) {
+    struct shore_diag diag = {0};
+    struct shore__weights_of weights;
+    struct shore__infer_options options;
+    struct shore_ledger ledger = {.size = sizeof ledger};
+    struct shore__sampling one = sampling;
+    const uint32_t prompt[] = {84};
+    one.max_tokens = 1;
+    open_weights(run, device, &weights, &options);
+    *o = (struct outcome){.loss = 0};
+    assert_ok(shore__generate(&weights, &options, prompt, 1, &one, keep_token, o, &diag));
+    shore_fleet_ledger(weights.fleet, &ledger);
+    shore_fleet_close(weights.fleet);
+    return ledger.link_out_params;
+}
+
+/* Two of a layer's nine experts, and the segments that they share with others. */
+static void experts_that_no_row_goes_to_are_not_fetched(void **state) {
+    char what[200];
+    struct shore_diag diag = {0};
+    struct shore__run *run = NULL;
+    struct outcome here, there;
+    struct shore__settings s = random_settings(3, what);
+    shore__addresses_free(&s.drives);
+    assert_int_equal(shore__addresses_parse(&s.drives, "drive", NULL), 0);
+    train("experts", &s, "reference", &here);
+    assert_ok(shore__run_open("experts", true, NULL, &run, &diag));
+    uint64_t by_expert = fetched(run, "reference", &here), whole = fetched(run, "away", &there);
+    print_message("%" PRIu64 " bytes instead of %" PRIu64 "\n", by_expert, whole);
+    assert_true(by_expert * 4 < whole * 3);
+    assert_int_equal(here.tokens[0], there.tokens[0]);
+    shore__run_close(run);
+    shore__settings_free(&s);
+}
+
 int main(void) {
     seed = test_seed();
     away_seed = seed;
     shore__compute_register(&away_backend);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_bits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_bits),
+                                       cmocka_unit_test(experts_that_no_row_goes_to_are_not_fetched)};
     return cmocka_run_group_tests(tests, book_open, scratch_close);
 }
