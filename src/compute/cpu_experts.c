@@ -1,7 +1,6 @@
 /* Experts of the CPU backend: which rows go to which, and what comes back. Rows are split over threads; what counts
  * over rows is small, and one thread does it in order. */
 #include <float.h>
-#include <math.h>
 #include <string.h>
 
 #include "compute/cpu.h"
@@ -38,8 +37,9 @@ static void softmax(const struct shore__cpu *c, float *p, const char *logits, si
     const float *l = floats(c, logits, 0, experts, p);
     for (size_t e = 0; e < experts; e++)
         if (l[e] > max) max = l[e];
+    c->kernels->exp(p, l, max, experts);
     for (size_t e = 0; e < experts; e++)
-        sum += p[e] = expf(l[e] - max);
+        sum += p[e];
     for (size_t e = 0; e < experts; e++)
         p[e] /= sum;
 }

@@ -73,6 +73,8 @@ struct shore__kernels {
                          size_t width, enum shore__mode mode);
     /* x *= factor */
     void (*scale)(void *x, float factor, size_t n, enum shore__mode mode);
+    /* y = exp(x - minus) */
+    void (*exp)(float *y, const float *x, float minus, size_t n);
     /* x = cap tanh(x / cap) */
     void (*softcap)(float *x, float cap, size_t n);
     /* Rotates the first `rotary` elements of each head. */

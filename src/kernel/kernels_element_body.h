@@ -24,6 +24,10 @@ static void k_scale(void *x, float factor, size_t n, enum shore__mode mode) {
     FOR_MODE(mode, scale_n(x, factor, n, M));
 }
 
+static void k_exp(float *y, const float *x, float minus, size_t n) {
+    for (size_t j = 0; j < n; j += VL)
+        put(y, j, left(j, n), exp_f(get(x, j, left(j, n), SHORE__F32) - minus), SHORE__F32);
+}
 static void k_softcap(float *x, float cap, size_t n) {
     for (size_t i = 0; i < n; i += VL)
         put(x, i, left(i, n), tanh_f(get(x, i, left(i, n), SHORE__F32) / cap) * cap, SHORE__F32);

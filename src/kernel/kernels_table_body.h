@@ -5,6 +5,7 @@ const struct shore__kernels KERNELS = {
     .act = k_act,
     .act_backward = k_act_backward,
     .scale = k_scale,
+    .exp = k_exp,
     .softcap = k_softcap,
     .rope = k_rope,
     .norm = k_norm,
