@@ -88,9 +88,6 @@ static int describe_bytes(struct resolving *r, struct shore__st_tensor *t, const
     c->base.read = shore__coded_bytes;
     if (scales->type == SHORE__ST_BYTE) c->scales.type = SHORE__ST_E8M0;
     if (!fp8) c->quantized = scales->type; /* compressed-tensors multiplies in it */
-    if (!fp8) take(r, beside(r, t, "weight", "input_scale"));
-    take(r, beside(r, t, "weight", "activation_scale"));
-    take(r, beside(r, t, "", "_activation_scale"));
     return 0;
 }
 
@@ -228,6 +225,15 @@ static const struct kind *kind_of(const struct resolving *r, const struct shore_
     return NULL;
 }
 
+/* Whether a tensor scales what is computed, or a cache of keys and values: nothing is computed with codes here. */
+static bool scales_activations(const char *name) {
+    static const char *const ends[] = {"activation_scale", ".input_scale", ".output_scale", ".k_scale", ".v_scale"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        found |= shore__ends_with(name, ends[i]);
+    return found;
+}
+
 /* Codes whose scales are missing must not pass for numbers. */
 static int check_plain(const struct resolving *r, const struct shore__st_tensor *t) {
     const bool codes = t->type == SHORE__ST_E4M3 || shore__ends_with(t->name, "_blocks") ||
@@ -276,6 +282,7 @@ int shore__quantized_resolve(struct shore__safetensors *st, const struct shore__
     if (!codings || !r.taken) rc = shore__out_of_memory(diag);
     for (uint32_t i = 0; rc == 0 && i < st->ntensors; i++) {
         struct shore__st_tensor *t = &st->tensors[i];
+        r.taken[i] |= scales_activations(t->name);
         const struct kind *kind = r.taken[i] ? NULL : kind_of(&r, t, &scales);
         if (!kind) {
             rc = r.taken[i] ? 0 : check_plain(&r, t);

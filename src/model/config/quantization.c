@@ -36,9 +36,12 @@ static void groups(struct shore__keys *k, uint32_t *block) {
     for (int i = 0; i < 3; i++)
         known |= !strcmp(format, formats[i]);
     if (!known) shore__keys_refuse(k, "format", "only float-quantized, int-quantized and naive-quantized are read");
-    for (int i = 0; i < 2; i++)
-        if (json_object_size(json_object_get(k->object, others[i])) > 0)
+    for (int i = 0; i < 2; i++) {
+        const json_t *other = json_object_get(k->object, others[i]);
+        const char *kind = json_string_value(json_object_get(other, "format"));
+        if (json_object_size(other) > 0 && (!kind || strcmp(kind, "dense") != 0))
             shore__keys_refuse(k, others[i], "weights that are sparse or transformed besides are not read");
+    }
     json_object_foreach(json_object_get(k->object, "config_groups"), name, group) {
         struct shore__keys weights = {json_object_get(group, "weights"), k->name, k->diag, k->rc};
         const char *own = json_string_value(json_object_get(group, "format"));
