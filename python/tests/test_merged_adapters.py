@@ -98,6 +98,12 @@ def test_a_model_in_bf16_gets_what_peft_rounds(tmp_path, seed, dora):
         assert ((value.float() - theirs).abs() <= limit).all(), name
 
 
+def test_all_linear_may_be_written_in_capitals(tmp_path, plain):
+    shutil.copytree(plain, tmp_path, dirs_exist_ok=True)
+    change(tmp_path / "adapter", named("target_modules", "All-Linear"))
+    assert imported(tmp_path)
+
+
 def without(key):
     return lambda config, tensors: tensors.pop(next(k for k in tensors if key in k))
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/diag.h"
 #include "base/suggest.h"
@@ -116,7 +117,7 @@ static int names(const struct shore__adapter_config *c, const char *key, const c
     size_t i;
     if (json_is_string(value)) {
         const char *text = json_string_value(value);
-        if (strcmp(text, "all-linear") == 0) return strcmp(module, "lm_head") != 0;
+        if (strcasecmp(text, "all-linear") == 0) return strcmp(module, "lm_head") != 0;
         return matches(c, key, text, false, module, strlen(module), diag);
     }
     json_array_foreach((json_t *)value, i, item) {
