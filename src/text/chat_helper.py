@@ -23,6 +23,7 @@ NOW = datetime.now()  # one for all rows, so that they are the same whenever the
 REASONING = "reasoning_content", "thinking", "reasoning"
 MEDIA = {"image", "image_url", "video", "video_url", "audio", "audio_url", "input_audio"}
 THOUGHT = re.compile(r"\s*(?:<think>\s*)?(?:</think>\s*)?\Z")
+ADVICE = "put {% generation %} around what counts in the template"
 GIVEN = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
 
 
@@ -127,13 +128,15 @@ class Chat:
                 prompt = render(messages[:i], True)
                 done = full if i == len(messages) - 1 else render(messages[: i + 1], False)
             except jinja2.exceptions.TemplateError as e:
-                raise Refused(f"the template does not render the messages before answer {i + 1} alone: {e}") from None
+                raise Refused(
+                    f"the template does not render the messages before answer {i + 1} alone: {e}; {ADVICE}"
+                ) from None
             # a prompt may end in a thought, open or empty, where the answer has another one or none
             begin = THOUGHT.search(prompt).start()
             if not done.startswith(prompt[:begin]):
                 raise Refused(
                     f"what counts cannot be told: the template's prompt for an answer ends in {prompt[-32:]!r}, but "
-                    f"message {i + 1} does not begin so; put {{% generation %}} around what counts in the template"
+                    f"message {i + 1} does not begin so; {ADVICE}"
                 )
             for piece in re.findall(r"</?think>|\s", prompt[begin:]):
                 if not done.startswith(piece, begin):
