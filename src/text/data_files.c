@@ -65,11 +65,20 @@ static bool is_run(const char *directory) {
     return shore__path_exists(directory, "run.json") || shore__path_exists(directory, "making");
 }
 
+/* Whether a file describes a data set of Hugging Face. */
+static bool is_description(const char *path) {
+    static const char *const names[] = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"};
+    const char *slash = strrchr(path, '/'), *last = slash ? slash + 1 : path;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(last, names[i])) return true;
+    return false;
+}
+
 static int take_entry(struct find *f, const char *path, struct shore_diag *diag) {
     const char *advice;
     bool known;
     enum shore__data_kind kind = shore__data_kind_of(path, &advice, &known);
-    if (known && kind != SHORE__DATA_FOREIGN) {
+    if (known && !is_description(path) && kind != SHORE__DATA_FOREIGN) {
         name(&f->taken, path);
         return take(f, path, diag);
     }

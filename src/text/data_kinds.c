@@ -11,7 +11,7 @@
 #define FEATHER "is an Arrow file, which is not read; make JSONL of it: " PANDAS("read_feather", "IN.arrow")
 #define ARROW                                                                       \
     "is Arrow, which is not read; make JSONL of it: python3 -c \"import datasets; " \
-    "datasets.Dataset.from_file('IN.arrow').to_json('OUT.jsonl')\""
+    "datasets.load_dataset('arrow', data_files='IN.arrow', split='train').to_json('OUT.jsonl')\""
 #define CSV \
     "is read as text, separators and all; to train on one column, make JSONL of it: " PANDAS("read_csv", "IN.csv")
 #define ARCHIVE(how) "is an archive, which is not read; unpack it (" how ") and give the directory"

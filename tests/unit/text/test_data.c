@@ -294,7 +294,7 @@ static void strangers_are_told_what_to_do(void **state) {
         {"a.txt", "PAR1\x15", "is Parquet", 5},
         {"a.feather", "x", "read_feather", 1},
         {"a.json", "ARROW1\0\0", "is an Arrow file", 8},
-        {"a.arrow", "x", "datasets.Dataset.from_file", 1},
+        {"a.arrow", "x", "datasets.load_dataset('arrow'", 1},
         {"a.jsonl.xz", "x", "xz -dk", 1},
         {"a.txt",
          "\xFD"
@@ -322,6 +322,7 @@ static void directories_are_read_by_name(void **state) {
     make_directory("d/run");
     refuse(in_directory("d"), "is a directory without data: files whose names end in .txt, ");
     put_text("d/x.parquet", "x");
+    put_text("d/dataset_info.json", "{\"features\": {}}");
     refuse(in_directory("d"), "which is Parquet, which is not read; make JSONL of it");
     put_text("d/b.txt", "b");
     put_text("d/a.jsonl", "{\"text\": \"a\"}");
