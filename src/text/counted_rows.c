@@ -291,6 +291,7 @@ static int write_json(struct shore__counted *c, json_t *row, struct shore_diag *
             "\"conversations\" in the form of ShareGPT are not read: write them as \"messages\" with "
             "\"role\" (system, user, assistant) and \"content\" in place of \"from\" (system, human, gpt) "
             "and \"value\"");
+    if (!prompt && !completion) return shore__fail(diag, SHORE_EINPUT, "all of the row that could be read is null");
     return shore__fail(diag, SHORE_EINPUT, "the row has a \"%s\" but no \"%s\"", prompt ? "prompt" : "completion",
                        prompt ? "completion" : "prompt");
 }
@@ -298,9 +299,14 @@ static int write_json(struct shore__counted *c, json_t *row, struct shore_diag *
 int shore__counted_json(struct shore__counted *c, const char *where, const char *json, size_t bytes,
                         struct shore_diag *diag) {
     json_error_t why;
-    json_t *row = json_loadb(json, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    json_t *row = json_loadb(json, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why), *value;
+    const char *key;
+    void *next;
     c->where = where;
     if (!row) return shore__fail(diag, SHORE_EINPUT, "not valid JSON: %s", why.text);
+    json_object_foreach_safe(row, next, key, value) { /* what is null counts as left out */
+        if (json_is_null(value)) json_object_del(row, key);
+    }
     int rc = write_json(c, row, diag);
     json_decref(row);
     return rc;

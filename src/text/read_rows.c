@@ -161,7 +161,7 @@ static int on_end(void *ctx, struct shore_diag *diag) {
     struct reading *x = ctx;
     int rc;
     const unsigned pair = SHORE__ROW_PROMPT | SHORE__ROW_COMPLETION, seen = x->rows.seen;
-    x->both |= x->open && ((seen & SHORE__ROW_MESSAGES) || (seen & pair) == pair);
+    x->both |= x->open && ((seen & SHORE__ROW_ALONE) || (seen & pair) == pair);
     if (!x->open || x->reader->how->row_tokens) {
         rc = end_held(x, diag);
     } else {
@@ -187,8 +187,8 @@ int shore__read_rows(struct shore__reader *r, bool by_line, struct shore_diag *d
     if (x.both)
         shore__count_alike(
             r, &r->both,
-            "has rows with a text, and with messages or a prompt and its completion beside it; the text is "
-            "read");
+            "has rows with a text, and with messages, a prompt and its completion or other answers beside it; the "
+            "text is read");
     if (x.waiting) fclose(x.waiting);
     free(x.text);
     free(x.whole.bytes);

@@ -70,7 +70,7 @@ static void begin_row(struct shore__rows *r) {
     r->rejected = r->had_field = r->is_field = false;
     r->seen = 0;
     r->json = r->at;
-    r->keys[0] = '\0';
+    r->keys[0] = r->why[0] = '\0';
 }
 
 /* Hands on the row's JSON, up to there. */
@@ -78,6 +78,18 @@ static int hand_json(struct shore__rows *r, const char *end, struct shore_diag *
     const char *from = r->json;
     if (!from || !r->sink->json || r->had_field || r->rejected) return 0;
     return r->sink->json(r->sink->ctx, r->row_line, from, (size_t)(end - from), diag);
+}
+
+/* Hands on a null in place of the value that begins: nothing of it is used, and it may be long, or a number that other
+ * parsers do not take. */
+static int pass_value_over(struct shore__rows *r, struct shore_diag *diag) {
+    static const char null[] = "null";
+    int rc = hand_json(r, r->at, diag);
+    if (rc) return rc;
+    r->json = null;
+    rc = hand_json(r, null + 4, diag);
+    r->json = NULL;
+    return rc;
 }
 
 static int end_row(struct shore__rows *r, struct shore_diag *diag) {
@@ -89,15 +101,15 @@ static int end_row(struct shore__rows *r, struct shore_diag *diag) {
 static int close_row(struct shore__rows *r, struct shore_diag *diag) {
     int rc = hand_json(r, r->at + 1, diag);
     r->json = NULL;
-    if (rc == 0 && !r->had_field && !r->rejected && !(r->sink->json && r->seen)) {
+    if (rc == 0 && !r->had_field && !r->rejected && !(r->sink->json && r->seen & SHORE__ROW_COUNTED)) {
         char shown[SHORE__ROW_KEY_BYTES];
-        snprintf(
-            r->why, sizeof r->why, "the row has no key \"%.100s\"; %s%s%s", field_shown(r, shown),
-            r->keys[0] ? "its keys are " : "it has none", r->keys,
-            r->keys[0]
-                ? ": --text-field NAME says which of them holds the text; a prompt and its answer are \"prompt\" and "
-                  "\"completion\""
-                : "");
+        if (!r->why[0])
+            snprintf(r->why, sizeof r->why, "the row has no key \"%.100s\"; %s%s%s", field_shown(r, shown),
+                     r->keys[0] ? "its keys are " : "it has none", r->keys,
+                     r->keys[0] ? ": --text-field NAME says which of them holds the text; a prompt and its answer are "
+                                  "\"prompt\" and "
+                                  "\"completion\""
+                                : "");
         rc = reject(r, diag);
     }
     if (rc) return rc;
@@ -157,7 +169,7 @@ static int begin_string(struct shore__rows *r, bool is_key, struct shore_diag *d
     return is_key ? 0 : put(r, "", 0, diag);
 }
 
-/* The bit of a key that says what counts; 0: another key. */
+/* The bit of a key; 0: another one. */
 static unsigned key_bit(const char *key, size_t bytes) {
     static const char *const keys[] = {SHORE__ROW_KEYS};
     for (unsigned i = 0; i < sizeof keys / sizeof *keys; i++)
@@ -173,17 +185,14 @@ static int end_key(struct shore__rows *r, struct shore_diag *diag) {
     r->is_field = r->depth == 1 && r->key_bytes == strlen(r->field) && kept == r->key_bytes &&
                   memcmp(r->key, r->field, kept) == 0;
     if (r->depth > 1) return 0;
-    r->seen |= key_bit(r->key, kept);
+    r->last = key_bit(r->key, kept);
+    r->seen |= r->last;
     if (used + sizeof shown + 8 < sizeof r->keys)
         snprintf(r->keys + used, sizeof r->keys - used, "%s\"%s\"", used ? ", " : "",
                  shore__escape(r->key, kept, shown, sizeof shown));
     else if (used && r->keys[used - 1] != '.')
         snprintf(r->keys + used, sizeof r->keys - used, " ...");
-    if (!r->is_field) return 0;
-    if (!r->had_field) {
-        r->had_field = true;
-        return 0;
-    }
+    if (!r->is_field || !r->had_field) return 0;
     snprintf(r->why, sizeof r->why, "\"%.100s\" stands twice", field_shown(r, (char[SHORE__ROW_KEY_BYTES]){0}));
     return reject(r, diag);
 }
@@ -321,12 +330,18 @@ static int value(struct shore__rows *r, unsigned char c, struct shore_diag *diag
     if (r->depth == 0 && c != '{') {
         snprintf(r->why, sizeof r->why, "the row is not a JSON object");
         rc = reject(r, diag);
+    } else if (r->is_field && c == 'n') { /* null counts as left out */
+        snprintf(r->why, sizeof r->why, "\"%.100s\" is null", field_shown(r, (char[SHORE__ROW_KEY_BYTES]){0}));
+        r->is_field = false;
     } else if (r->is_field && c != '"') {
         snprintf(r->why, sizeof r->why, "\"%.100s\" is not a string", field_shown(r, (char[SHORE__ROW_KEY_BYTES]){0}));
         r->is_field = false;
         rc = reject(r, diag);
+    } else if (r->depth == 1 && !r->last && !r->is_field) {
+        rc = pass_value_over(r, diag);
     }
     if (rc) return rc;
+    r->had_field |= r->is_field;
     if (c == '"') return begin_string(r, false, diag);
     if (c == '{' || c == '[') return open_container(r, c == '{');
     if (letters) {
@@ -342,6 +357,7 @@ static int value(struct shore__rows *r, unsigned char c, struct shore_diag *diag
 static int next(struct shore__rows *r, unsigned char c, struct shore_diag *diag) {
     bool object = in_object(r);
     r->is_field = false;
+    if (r->depth == 1 && !r->json) r->json = r->at; /* behind a value that was passed over */
     if (c == ',') {
         r->state = object ? KEY : VALUE;
         return 0;

@@ -27,18 +27,21 @@ struct shore__rows_sink {
     int (*text)(void *ctx, uint64_t line, const char *part, size_t bytes, struct shore_diag *diag);
     int (*end)(void *ctx, struct shore_diag *diag);                                   /* end of a good row */
     int (*bad)(void *ctx, const struct shore__bad_row *bad, struct shore_diag *diag); /* once per bad row; 0: go on */
-    /* NULL: a row without the field is bad. Otherwise one with a key of SHORE__ROW_KEYS is good, too: a part of its
-     * JSON, until its field is found. */
+    /* NULL: a row without the field is bad. Otherwise one with a key of SHORE__ROW_COUNTED is good, too: a part of its
+     * JSON, until its field is found. Values of keys that are not used are null in it. */
     int (*json)(void *ctx, uint64_t line, const char *part, size_t bytes, struct shore_diag *diag);
 };
 
-/* Keys of rows that say what counts in the loss, or that are refused by name. */
-#define SHORE__ROW_KEYS "prompt", "completion", "messages", "chosen", "rejected", "conversations"
-/* Bits of the first ones. */
+/* Keys of rows that say what counts in the loss, or that are refused by name; and what is read beside messages. */
+#define SHORE__ROW_KEYS                                                                              \
+    "prompt", "completion", "messages", "chosen", "rejected", "conversations", "tools", "documents", \
+        "chat_template_kwargs"
+/* Bits of these. */
 enum {
     SHORE__ROW_PROMPT = 1,
     SHORE__ROW_COMPLETION = 2,
-    SHORE__ROW_MESSAGES = 4,
+    SHORE__ROW_ALONE = 4 + 8 + 16 + 32, /* messages to conversations */
+    SHORE__ROW_COUNTED = SHORE__ROW_PROMPT + SHORE__ROW_COMPLETION + SHORE__ROW_ALONE,
 };
 
 /* Reader of a file's rows. The caller sets sink, field and by_line; the other fields belong to shore__rows_*. */
@@ -51,9 +54,9 @@ struct shore__rows {
 
     int state;
     bool in_list, rejected, had_field;
-    unsigned seen;    /* keys of the row: SHORE__ROW_PROMPT and so on */
-    const char *json; /* in the current part: what the sink does not have yet of the row; NULL: the row is over */
-    const char *at;   /* in the current part */
+    unsigned seen, last; /* keys of the row, and its last one: SHORE__ROW_PROMPT and so on */
+    const char *json;    /* in the current part: what the sink does not have yet of the row; NULL: the row is over */
+    const char *at;      /* in the current part */
     uint64_t offset, line, row; /* of the current byte; of the current row */
     uint64_t row_offset, row_line;
     unsigned depth;

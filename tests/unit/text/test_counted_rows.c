@@ -100,9 +100,37 @@ static void rows_in_which_nothing_counts_are_left_out(void **state) {
 static void texts_and_rows_are_joined(void **state) {
     expect("{\"text\": \"x\"}\n" ROWS "{\"text\": \"y\"}\n{\"text\": \"z\"}\n", &plain, "x#|#abc#d#|#ef#|#y#|#z#");
     expect("{\"text\": \"x\", \"prompt\": \"a\", \"completion\": \"b\"}\n", &plain, "x#");
-    assert_non_null(strstr(notes, "a.jsonl: has rows with a text, and with messages or a prompt"));
+    assert_non_null(strstr(notes, "a.jsonl: has rows with a text, and with messages, a prompt"));
+    expect("{\"chosen\": \"a\", \"rejected\": \"b\", \"text\": \"x\"}\n", &plain, "x#");
+    assert_non_null(strstr(notes, "or other answers beside it; the text is read"));
     const struct shore__reading prompts = {.text_field = "prompt"};
     expect(ROWS, &prompts, "a#b#|#e#");
+}
+
+#define UNUSED "\"x\": [{\"a\": [1]}, -Infinity], \"y\" : NaN ,\"z\": 123456789012345678901234567890, \"w\": 1e999"
+
+/* What a row has beside may be anything that Python writes; what is null counts as left out. */
+static void what_is_not_used_is_passed_over(void **state) {
+    expect("{" UNUSED ", \"prompt\": \"ab\", \"v\": \"\", \"completion\": \"cd\"}\n", &plain, "abc#d#|#");
+    expect("[{\"completion\": \"cd\", \"prompt\": \"ab\", " UNUSED "}]", &plain, "abc#d#|#");
+    expect("{\"prompt\": \"ab\", \"completion\": \"cd\", \"text\": null, \"messages\": null, \"chosen\": null}\n",
+           &plain, "abc#d#|#");
+    expect("{\"text\" : null, \"prompt\": \"ab\", \"completion\": \"cd\"}\n", &plain, "abc#d#|#");
+    refuse("{\"prompt\": null, \"completion\": \"b\"}\n", "the row has a \"completion\" but no \"prompt\"");
+    refuse("{\"messages\": null, \"text\": null}\n", "all of the row that could be read is null");
+    refuse("{\"text\": null, \"x\": \"a\"}\n", "\"text\" is null");
+    refuse("{\"prompt\": \"a\", \"completion\": \"b\", \"tools\": NaN}\n", "not valid JSON");
+    /* wherever a block ends */
+    for (int i = 0; i < 64; i++) {
+        char *text = malloc((256u << 10) + 512);
+        int n = sprintf(text, "{\"x\": \"");
+        int fill = (256 << 10) - 80 + i;
+        memset(text + n, '-', (size_t)fill);
+        strcpy(text + n + fill,
+               "\", \"prompt\": \"ab\", \"y\": [NaN], \"completion\": \"cd\", \"text\": null, \"z\": {}}\n");
+        expect(text, &plain, "abc#d#|#");
+        free(text);
+    }
 }
 
 static void parts_have_marks_of_their_own(void **state) {
@@ -164,7 +192,6 @@ static void bad_rows(void **state) {
     refuse("{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n", "\"chosen\"");
     refuse("{\"conversations\": [{\"from\": \"human\", \"value\": \"hi\"}]}\n", "ShareGPT");
     refuse("{\"prompt\": \"a\", \"prompt\": \"b\", \"completion\": \"c\"}\n", "duplicate");
-    refuse("{\"prompt\": \"a\", \"completion\": \"b\", \"x\": NaN}\n", "not valid JSON");
     const struct shore__reading skip = {.skip_bad_rows = true};
     expect("{\"prompt\": \"a\", \"completion\": \"\"}\n" ROWS, &skip, "abc#d#|#ef#|#");
     assert_non_null(strstr(notes, "1 of 3 rows bad and skipped, the first: "));
@@ -186,6 +213,7 @@ int main(void) {
         cmocka_unit_test(a_row_is_a_sequence_without_packing),
         cmocka_unit_test(rows_in_which_nothing_counts_are_left_out),
         cmocka_unit_test(texts_and_rows_are_joined),
+        cmocka_unit_test(what_is_not_used_is_passed_over),
         cmocka_unit_test(parts_have_marks_of_their_own),
         cmocka_unit_test(many_marks),
         cmocka_unit_test(shuffled_sequences_leave_nothing_out),
