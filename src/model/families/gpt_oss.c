@@ -68,6 +68,9 @@ static void read(struct shore__keys *r, struct shore__arch *a) {
 }
 
 static void write(const struct shore__arch *a, json_t *j) {
+    /* absent, transformers takes yarn */
+    if (!json_object_get(j, "rope_scaling"))
+        json_object_set_new(j, "rope_scaling", json_pack("{ss}", "rope_type", "default"));
     json_object_set_new(j, "attention_bias", json_boolean(a->qkv_bias));
     json_object_set_new(j, "num_local_experts", json_integer(a->experts));
     json_object_set_new(j, "num_experts_per_tok", json_integer(a->experts_chosen));

@@ -46,6 +46,36 @@ static void positions_end_where_factors_change(void **state) {
     expect_refusal("{\"model_type\": \"ministral3\", " SIZES "\"rope_theta\": 1e6}", "yarn is needed");
 }
 
+/* Runs and exports hold what is written. */
+static void what_is_written_is_read_again(void **state) {
+    static const char *const families[] = {"\"llama\"",   "\"mistral\"",   "\"ministral\", \"head_dim\": 8",
+                                           "\"qwen2\"",   "\"qwen3\"",     "\"gemma2\"",
+                                           "\"smollm3\"", "\"olmo2\"",     "\"gemma3_text\"",
+                                           "\"olmoe\"",   "\"qwen3_moe\"", "\"gpt_oss\""};
+    static const char *const angles[] = {
+        "{\"rope_type\": \"default\"}", "{\"rope_type\": \"linear\", \"factor\": 2}",
+        "{\"type\": \"dynamic\", \"factor\": 2}",
+        "{\"rope_type\": \"yarn\", \"factor\": 4, \"truncate\": false, \"attention_factor\": 1.5}",
+        "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4}"};
+    (void)state;
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++)
+        for (size_t i = 0; i < sizeof angles / sizeof *angles; i++) {
+            char text[800];
+            struct shore_diag diag = {0};
+            snprintf(text, sizeof text, "{\"model_type\": %s, " SIZES "\"rope_theta\": 3e4, \"rope_scaling\": %s}",
+                     families[f], angles[i]);
+            struct shore__arch arch = arch_of(text), again;
+            json_t *written = shore__arch_to_json(&arch);
+            if (shore__arch_from_json(written, text, &again, &diag)) fail_msg("%s", diag.text);
+            json_t *twice = shore__arch_to_json(&again);
+            assert_true(json_equal(written, twice));
+            for (int t = 0; t < 2; t++)
+                assert_memory_equal(&arch.rope[t], &again.rope[t], sizeof again.rope[t]);
+            json_decref(written);
+            json_decref(twice);
+        }
+}
+
 #define WRAPPED(type, text)                                                                                       \
     "{\"model_type\": \"" type "\", \"architectures\": [\"X\"], \"vision_config\": {\"a\": 1}, \"text_config\": " \
     "{\"model_type\": \"mistral\", \"other\": 3, " SIZES text "}}"
@@ -100,6 +130,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_are_of_two_kinds),
         cmocka_unit_test(positions_end_where_factors_change),
+        cmocka_unit_test(what_is_written_is_read_again),
         cmocka_unit_test(texts_of_multimodal_models_are_models),
         cmocka_unit_test(presets_have_their_published_sizes),
     };
