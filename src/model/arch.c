@@ -72,8 +72,10 @@ static void read_wrapper(struct shore__keys *outer, struct shore__keys *text, st
                            "of models with a text_config, only the text of gemma3 and mistral3 is supported; from "
                            "Python, any model trains");
     a->wrapper = *w;
-    if (shore__keys_flag(outer, "tie_word_embeddings", a->tied) != a->tied)
-        shore__keys_refuse(outer, "tie_word_embeddings", "text_config says something else");
+    /* transformers 5 reads it here, and writes true where only the files say otherwise */
+    bool tied = shore__keys_flag(outer, "tie_word_embeddings", a->tied);
+    if (a->tied && !tied) shore__keys_refuse(outer, "tie_word_embeddings", "text_config says something else");
+    a->tied = tied;
     if (a->logit_cap > 0) shore__keys_refuse(text, "final_logit_softcapping", "only null is supported in text_config");
     if (!a->neos) end_tokens(outer, a);
     if (a->bos < 0) a->bos = token_id(outer, "bos_token_id", json_object_get(outer->object, "bos_token_id"));

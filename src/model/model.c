@@ -148,6 +148,7 @@ json_t *shore__model_to_json(const struct shore__model *m, const struct shore__a
     if (arch->wrapper) {
         json_t *whole = json_copy(m->kept);
         json_object_set_new(whole, "text_config", config);
+        json_object_set(whole, "tie_word_embeddings", json_object_get(config, "tie_word_embeddings"));
         return whole;
     }
     return config;

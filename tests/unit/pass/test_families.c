@@ -100,12 +100,18 @@ static void texts_of_multimodal_models_are_models(void **state) {
     struct shore__arch again;
     assert_int_equal(shore__arch_from_json(written, "config.json", &again, NULL), 0);
     assert_string_equal(again.wrapper, "mistral3");
+    assert_false(again.tied);
     json_decref(written);
     json_decref(config);
     shore__model_free(m);
     expect_refusal("{\"model_type\": \"qwen2_5_vl\", " SIZES
                    "\"architectures\": [\"Qwen2_5_VLForConditionalGeneration\"]}",
                    "from Python, any model trains");
+    /* as transformers 5 saves a model whose files hold a head */
+    a = arch_of(WRAPPED("mistral3", "\"tie_word_embeddings\": false}, \"tie_word_embeddings\": true, \"a\": {"));
+    assert_true(a.tied);
+    expect_refusal(WRAPPED("mistral3", "\"tie_word_embeddings\": true}, \"tie_word_embeddings\": false, \"a\": {"),
+                   "text_config says something else");
     expect_refusal(WRAPPED("llava", "\"head_dim\": 16"), "only the text of gemma3 and mistral3");
 }
 
