@@ -28,6 +28,14 @@ CASES = {
             "exclude_modules": ["layers.2.mlp.down_proj"],
         },
     ),
+    "parts of names": (
+        llama,
+        {
+            "target_modules": r"(?:.*?(?:text|image).*?q_proj)|(?:\bmodel\.layers\.[\d]{1,}(?!.*k_).*?(?P<last>_proj))",
+            "rank_pattern": {r"\w+_attn.*": 3},
+            "alpha_pattern": {r"layers\.(?!0)\d+\.mlp\..*": 7},
+        },
+    ),
     "layers": (llama, {"target_modules": ["v_proj"], "layers_to_transform": [0, 2], "layers_pattern": "layers"}),
     "saved": (
         llama,
@@ -133,7 +141,8 @@ REFUSED = {
     "another rank": (named("r", 8), "the rank 8, but its weights have the rank 4"),
     "a pattern's rank": (named("rank_pattern", {"layers.0.*": 8}), "the rank 8, but its weights have the rank 4"),
     "another target": (named("target_modules", ["v_proj"]), "PEFT would ignore them"),
-    "a regular expression": (named("target_modules", "("), '"target_modules" holds the regular expression'),
+    "a regular expression": (named("target_modules", "("), '"target_modules" holds a regular expression that'),
+    "Python's own": (named("target_modules", ".*q_pro{,2}j"), "has {,n} or [:, which is not supported"),
     "layers": (named("layers_to_transform", [0]), "PEFT would ignore them"),
     "dora": (named("use_dora", True), "there is no lora_magnitude_vector beside it"),
     "no alpha": (named("lora_alpha", "4"), '"lora_alpha" holds no usable number'),

@@ -194,24 +194,27 @@ static int quote(struct translation *t) {
     return 0;
 }
 
-static int compile(struct shore__pattern *p, struct translation *t) {
+static int compile_as(const struct translation *t, const char *text, size_t bytes, uint32_t options, pcre2_code **out) {
     int code;
-    uint32_t behind = 0, empty = 0;
     size_t offset;
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
-    if (!context) return shore__fail(t->diag, -ENOMEM, "out of memory");
+    if (!context) return shore__out_of_memory(t->diag);
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     pcre2_set_parens_nest_limit(context, 50);
-    p->code = pcre2_compile((PCRE2_SPTR)t->out.bytes, t->out.count,
-                            PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_ALT_CIRCUMFLEX | PCRE2_NEVER_BACKSLASH_C,
-                            &code, &offset, context);
+    *out = pcre2_compile((PCRE2_SPTR)text, bytes, options | PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code,
+                         &offset, context);
     pcre2_compile_context_free(context);
-    if (!p->code) {
-        char shown[160], why[128];
-        pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
-        return shore__fail(t->diag, SHORE_EINPUT, "the pattern \"%s\" cannot be used: %s",
-                           shore__escape(t->text, t->bytes, shown, sizeof shown), why);
-    }
+    if (*out) return 0;
+    char shown[160], why[128];
+    pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
+    return shore__fail(t->diag, SHORE_EINPUT, "the pattern \"%s\" cannot be used: %s",
+                       shore__escape(t->text, t->bytes, shown, sizeof shown), why);
+}
+
+static int compile(struct shore__pattern *p, struct translation *t) {
+    uint32_t behind = 0, empty = 0;
+    int rc = compile_as(t, t->out.bytes, t->out.count, PCRE2_MULTILINE | PCRE2_ALT_CIRCUMFLEX, &p->code);
+    if (rc) return rc;
     pcre2_pattern_info(p->code, PCRE2_INFO_MAXLOOKBEHIND, &behind);
     pcre2_pattern_info(p->code, PCRE2_INFO_MATCHEMPTY, &empty);
     /* PCRE2 counts \A, which gets what it needs */
@@ -296,4 +299,25 @@ int shore__pattern_find(const struct shore__pattern *p, struct shore__matcher *m
     *end = range[1];
     if (n == PCRE2_ERROR_PARTIAL) return 2;
     return *end > *start ? 1 : SHORE_EINPUT;
+}
+
+int shore__pattern_of_python(const char *expression, bool whole, const char *text, size_t *end,
+                             struct shore_diag *diag) {
+    struct translation t = {.text = expression, .bytes = strlen(expression), .diag = diag};
+    struct shore__matcher *m = shore__matcher_open();
+    pcre2_code *code = NULL;
+    int rc = m ? 0 : shore__out_of_memory(diag);
+    if (rc == 0 && t.bytes > PATTERN_LIMIT_BYTES) rc = refuse(&t, "more characters than is sensible");
+    if (rc == 0 && (strstr(expression, "{,") || (strstr(expression, "[:") && strstr(expression, ":]"))))
+        rc = refuse(&t, "{,n} or [:");
+    if (rc == 0) rc = compile_as(&t, expression, t.bytes, PCRE2_ANCHORED | (whole ? PCRE2_ENDANCHORED : 0), &code);
+    if (rc == 0) {
+        pcre2_set_match_limit(m->limits, MATCH_LIMIT / 100); /* names are short */
+        int n = pcre2_match(code, (PCRE2_SPTR)text, strlen(text), 0, 0, m->match, m->limits);
+        rc = n >= 0 ? 1 : n == PCRE2_ERROR_NOMATCH ? 0 : refuse(&t, "a way to take too long");
+        *end = n >= 0 ? pcre2_get_ovector_pointer(m->match)[1] : 0;
+    }
+    pcre2_code_free(code);
+    shore__matcher_close(m);
+    return rc;
 }

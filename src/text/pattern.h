@@ -1,4 +1,5 @@
-/* Patterns of tokenizer.json, translated from Oniguruma to PCRE2 with the same meaning. */
+/* Patterns of tokenizer.json, translated from Oniguruma to PCRE2 with the same meaning; and regular expressions of
+ * Python's, which PCRE2 reads as they are. */
 #ifndef SHORE_TEXT_PATTERN_H
 #define SHORE_TEXT_PATTERN_H
 
@@ -28,5 +29,10 @@ const struct shore__machine *shore__pattern_machine(const struct shore__pattern 
  * the answer; *start is where a match may begin. SHORE_EINPUT: the pattern needs more work than allowed. */
 int shore__pattern_find(const struct shore__pattern *p, struct shore__matcher *m, const char *text, size_t bytes,
                         size_t from, int before, bool final, size_t *start, size_t *end);
+
+/* Python's re.match, or with `whole` its re.fullmatch. Returns 1: the beginning of a text matches up to *end, or all of
+ * it. 0: it does not. Refuses the little that PCRE2 understands differently, and what needs more work than allowed. */
+int shore__pattern_of_python(const char *expression, bool whole, const char *text, size_t *end,
+                             struct shore_diag *diag);
 
 #endif

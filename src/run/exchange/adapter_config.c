@@ -82,28 +82,21 @@ int shore__adapter_config_take(const json_t *said, const char *path, struct shor
 
 /* ---- which modules it names -------------------------------------------------------------------------------------- */
 
-/* Whether a regular expression matches the whole text, or with tail its last parts. Negative: it is none that is
- * understood here. */
-static int matches(const struct shore__adapter_config *c, const char *key, const char *expression, bool tail,
-                   const char *text, size_t bytes, struct shore_diag *diag) {
-    struct shore__pattern *pattern = NULL;
-    struct shore__matcher *matcher = shore__matcher_open();
+/* Whether a regular expression matches the beginning of a module's name up to *end, or with `whole` all of it. Takes
+ * the expression over; NULL: there was no memory for it. Negative: it is none that is understood here. */
+static int matches(const struct shore__adapter_config *c, const char *key, char *expression, bool whole,
+                   const char *module, size_t *end, struct shore_diag *diag) {
     struct shore_diag why = {0};
-    size_t n = strlen(expression) + 40, start, end;
-    char *whole = malloc(n);
-    int rc = whole && matcher ? 0 : -ENOMEM;
-    if (rc == 0) {
-        snprintf(whole, n, "^(?:%s(?:%s))$", tail ? "(?:.*\\.)?" : "", expression);
-        rc = shore__pattern_open(whole, strlen(whole), false, &pattern, &why);
-    }
-    if (rc == 0) rc = shore__pattern_find(pattern, matcher, text, bytes, 0, SHORE__PATTERN_BEGINS, true, &start, &end);
-    shore__pattern_close(pattern);
-    shore__matcher_close(matcher);
-    free(whole);
+    *end = 0;
+    int rc = expression ? shore__pattern_of_python(expression, whole, module, end, &why) : -ENOMEM;
+    free(expression);
     if (rc == -ENOMEM) return shore__out_of_memory(diag);
-    if (rc >= 0) return rc;
-    return refuse(c, key, diag, "holds the regular expression %s, which Longshore does not read%s%.200s",
-                  shore__shown(expression).text, why.text[0] ? ": " : "", why.text);
+    return rc >= 0 ? rc : refuse(c, key, diag, "holds a regular expression that Longshore does not read: %s", why.text);
+}
+
+static char *joined(const char *before, const char *expression, const char *behind) {
+    char *text;
+    return asprintf(&text, "%s%s%s", before, expression, behind) < 0 ? NULL : text;
 }
 
 static bool ends_with_parts(const char *module, const char *parts) {
@@ -114,11 +107,11 @@ static bool ends_with_parts(const char *module, const char *parts) {
 /* Whether target_modules or exclude_modules names a module: a regular expression, or a list of ends of names. */
 static int names(const struct shore__adapter_config *c, const char *key, const char *module, struct shore_diag *diag) {
     const json_t *value = json_object_get(c->said, key), *item;
-    size_t i;
+    size_t i, end;
     if (json_is_string(value)) {
         const char *text = json_string_value(value);
         if (strcasecmp(text, "all-linear") == 0) return strcmp(module, "lm_head") != 0;
-        return matches(c, key, text, false, module, strlen(module), diag);
+        return matches(c, key, strdup(text), true, module, &end, diag);
     }
     json_array_foreach((json_t *)value, i, item) {
         if (!json_is_string(item)) return refuse(c, key, diag, "is neither a text nor a list of texts");
@@ -130,22 +123,18 @@ static int names(const struct shore__adapter_config *c, const char *key, const c
 }
 
 /* The layer of a module: the first number in its name behind two parts, or behind what layers_pattern matches; or
- * -1. */
+ * -1. The expressions are PEFT's. */
 static int layer_of(const struct shore__adapter_config *c, const char *module, const char *pattern, json_int_t *layer,
                     struct shore_diag *diag) {
-    const char *first = strchr(module, '.');
-    *layer = -1;
-    for (const char *at = module, *dot; (dot = strchr(at, '.')); at = dot + 1) {
-        size_t digits = strspn(at, "0123456789"), before = (size_t)(at - module);
-        if (at + digits != dot || !digits || digits > 9 || !before) continue;
-        int rc = pattern ? matches(c, "layers_pattern", pattern, true, module, before - 1, diag) : first + 1 < at;
-        if (rc < 0) return rc;
-        if (rc) {
-            *layer = strtol(at, NULL, 10);
-            return 0;
-        }
-    }
-    return 0;
+    char *expression =
+        pattern ? joined("(?:^|.*?\\.)", pattern, "\\.\\d+\\.") : joined(".*?\\.[^.]*", "", "\\.\\d+\\.");
+    size_t end;
+    int rc = matches(c, "layers_pattern", expression, false, module, &end, diag);
+    size_t from = end ? end - 1 : 0;
+    while (from && module[from - 1] >= '0' && module[from - 1] <= '9')
+        from--;
+    *layer = rc > 0 && from + 1 < end ? strtoll(module + from, NULL, 10) : -1;
+    return rc < 0 ? rc : 0;
 }
 
 /* Whether layers_to_transform leaves the module's layer in. */
@@ -192,9 +181,10 @@ static int number_of(const struct shore__adapter_config *c, const char *key, con
     json_t *table = json_object_get(c->said, patterns), *item;
     const json_t *value = json_object_get(c->said, key);
     const char *expression, *from = key;
+    size_t end;
     if (table && !json_is_null(table) && !json_is_object(table)) return refuse(c, patterns, diag, "is not an object");
     json_object_foreach(table, expression, item) {
-        int rc = matches(c, patterns, expression, true, module, strlen(module), diag);
+        int rc = matches(c, patterns, joined("(.*\\.)?(", expression, ")"), true, module, &end, diag);
         if (rc < 0) return rc;
         if (!rc) continue;
         value = item;
