@@ -134,3 +134,12 @@ def test_generate_and_eval_read_the_adapters(tmp_path):
         logits = model(values[: n * T].reshape(n, T)).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), values[1 : n * T + 1])
     assert json.loads(said)["loss"] == pytest.approx(loss.item(), rel=2e-3)
+
+
+@needs_program
+def test_adapters_name_their_base_when_it_is_gone(tmp_path):
+    _, data = base(llama, tmp_path)
+    train(tmp_path, data, "run", "r=4", 1e-2, 1)
+    (tmp_path / "base").rename(tmp_path / "elsewhere")
+    config = json.loads((export(tmp_path, "run") / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(tmp_path / "base")

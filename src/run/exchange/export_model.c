@@ -23,7 +23,7 @@ static int write_adapters(void *ctx, const char *directory, struct shore_diag *d
     json_t *config = NULL;
     char *base = d->settings->model ? realpath(d->settings->model, NULL) : NULL;
     int rc = shore__lora_read(d->settings->lora, &lora, diag);
-    if (rc == 0) config = shore__adapter_config_make(d->model, &lora.lora, base);
+    if (rc == 0) config = shore__adapter_config_make(d->model, &lora.lora, base ? base : d->settings->model);
     shore__lora_free(&lora);
     free(base);
     if (rc == 0) rc = shore__json_write_in(directory, SHORE__ADAPTER_CONFIG, config, diag);
