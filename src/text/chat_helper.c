@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,14 +42,17 @@ static int send_all(int fd, const char *data, size_t bytes) {
     return 0;
 }
 
-/* Says why it ended, and reaps it. */
+/* Says why it ended, and reaps it; ends it first if it is late. */
 static int ended(struct shore__chat_helper *h, struct shore_diag *diag) {
+    bool late = errno == EAGAIN;
     int status = 0;
     close(h->fd);
     h->fd = -1;
+    if (late) kill(h->child, SIGKILL);
     while (waitpid(h->child, &status, 0) < 0 && errno == EINTR) {
     }
     h->child = 0;
+    if (late) return shore__fail(diag, -ETIMEDOUT, "the helper that renders chat templates does not answer");
     if (WIFEXITED(status) && WEXITSTATUS(status) == NO_JINJA)
         return shore__fail(diag, SHORE_EMISSING, "python3 has no jinja2");
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
@@ -69,6 +73,7 @@ static int ask(struct shore__chat_helper *h, const json_t *question, struct shor
     free(line);
     h->answer.count = 0;
     while (rc == 0 && !end) {
+        errno = 0;
         ssize_t n = recv(h->fd, block, sizeof block, 0);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0)
@@ -83,11 +88,16 @@ static int ask(struct shore__chat_helper *h, const json_t *question, struct shor
     return rc ? rc : shore__chat_answer(h->answer.bytes, (size_t)(end - h->answer.bytes), out, count, diag);
 }
 
-static int start(struct shore__chat_helper *h, const char *python, struct shore_diag *diag) {
+/* seconds: that it may take for a row, and ends itself after. It may be busy with its start for longer, not for ever.
+ */
+static int start(struct shore__chat_helper *h, const char *python, unsigned seconds, struct shore_diag *diag) {
     const char *const words[] = {python, "-I", "-c", script, NULL};
+    const struct timeval limit = {.tv_sec = 10 * (time_t)seconds};
     int pair[2], null = open("/dev/null", O_WRONLY | O_CLOEXEC), rc = null < 0 ? -errno : 0;
     if (!rc && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) rc = -errno;
     if (!rc) {
+        setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        setsockopt(pair[0], SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
         rc = shore__spawn((char *const *)(uintptr_t)words, pair[1], pair[1], null, &h->child);
         close(pair[1]);
         if (rc)
@@ -126,14 +136,14 @@ static json_t *special_tokens(const struct shore__tokenizer *t) {
     return out;
 }
 
-static int open_with(const char *python, const json_t *question, struct shore__chat_helper **out,
+static int open_with(const char *python, unsigned seconds, const json_t *question, struct shore__chat_helper **out,
                      struct shore_diag *diag) {
     struct shore__chat_text *texts = NULL;
     size_t count = 0;
     struct shore__chat_helper *h = calloc(1, sizeof *h);
     if (!h) return shore__out_of_memory(diag);
     h->fd = -1;
-    int rc = start(h, python, diag);
+    int rc = start(h, python, seconds, diag);
     if (rc == 0) rc = ask(h, question, &texts, &count, diag);
     shore__chat_texts_free(texts, count);
     if (rc)
@@ -154,7 +164,7 @@ int shore__chat_helper_open(const struct shore__chat *c, struct shore__chat_help
     for (char *place = rc == SHORE_EMISSING ? strtok_r(places, ":", &save) : NULL; place && rc == SHORE_EMISSING;
          place = strtok_r(NULL, ":", &save))
         if (shore__path_exists(place, "python3"))
-            rc = open_with(shore__path_in(place, "python3").text, question, out, &why);
+            rc = open_with(shore__path_in(place, "python3").text, c->seconds, question, out, &why);
     free(places);
     json_decref(question);
     if (rc == SHORE_EMISSING)

@@ -240,6 +240,23 @@ static void a_template_without_end_is_ended(void **state) {
     shore__chat_close(chat);
 }
 
+static void a_helper_that_does_not_answer_is_ended(void **state) {
+    char text[1024], *path = strdup(getenv("PATH"));
+    struct shore__chat *chat = open_chat("{{ messages }}");
+    chat->seconds = 1;
+    put_text("python3", "#!/bin/sh\nexec sleep 9999\n");
+    assert_int_equal(chmod(in_directory("python3"), 0755), 0);
+    char *longer = malloc(strlen(path) + strlen(directory) + 2);
+    sprintf(longer, "%s:%s", directory, path);
+    setenv("PATH", longer, 1);
+    render(chat, ROW(TWICE), text, sizeof text);
+    setenv("PATH", path, 1);
+    assert_non_null(strstr(text, "the helper that renders chat templates does not answer"));
+    shore__chat_close(chat);
+    free(longer);
+    free(path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_is_found_where_models_keep_it),
@@ -248,6 +265,7 @@ int main(void) {
         cmocka_unit_test(known_ones_need_no_python),
         cmocka_unit_test(others_are_rendered_by_jinja),
         cmocka_unit_test(a_template_without_end_is_ended),
+        cmocka_unit_test(a_helper_that_does_not_answer_is_ended),
     };
     return cmocka_run_group_tests(tests, with_tokenizer, without_it);
 }
