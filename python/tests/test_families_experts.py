@@ -177,6 +177,19 @@ def test_experts_that_are_frozen(case, tmp_path):
     assert out.returncode == 2 and "freeze all experts of a layer" in out.stderr
 
 
+@pytest.mark.parametrize("case", ["qwen3_moe", "olmoe"])
+def test_experts_in_one_tensor(case, tmp_path):
+    """As transformers 5 has them in memory, and saves them if it is asked to."""
+    model, _ = prepared(case, tmp_path)
+    one_by_one = train(tmp_path, *IN_MEMORY)
+    if int(transformers.__version__.split(".")[0]) < 5:
+        pytest.skip("this transformers has experts one by one")
+    model.to(torch.bfloat16).save_pretrained(tmp_path / "model", save_original_format=False)
+    names = load_file(tmp_path / "model" / "model.safetensors").keys()
+    assert "model.layers.1.mlp.experts.gate_up_proj" in names and not any("experts.0" in name for name in names)
+    assert train(tmp_path, *IN_MEMORY) == one_by_one
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_goes_on_after_a_stop(case, tmp_path):
     prepared(case, tmp_path, **BALANCED)

@@ -70,7 +70,9 @@ static int is_missing(const struct shore__source *s, const char *wanted, struct 
 
 static int find_shape(struct shore__source *s, uint32_t i, struct shore_diag *diag) {
     const struct shore_shape *wanted = &s->contents->shapes[i];
-    const struct shore__st_tensor *t = shore__tensor_find(s->files, &s->model->arch, wanted->name);
+    const struct shore__st_tensor *t = shore__tensor_find(s->files, &s->model->arch, wanted->name), *stored = t;
+    if (!t && (stored = shore__tensor_of_expert(s->files, &s->model->arch, wanted->name, &s->slices[i])))
+        t = &s->slices[i];
     if (!t) return is_missing(s, wanted->name, diag);
     const struct shore__shown name = shore__shown(t->name), directory = shore__shown(s->files->directory);
     uint64_t dims[SHORE_RANK_MOST + 1] = {wanted->nslices};
@@ -85,7 +87,7 @@ static int find_shape(struct shore__source *s, uint32_t i, struct shore_diag *di
                            "%s: the tensor %s has a type that Longshore does not read: it reads F32, BF16, F16 and "
                            "F8_E4M3",
                            directory.text, name.text);
-    s->used[t - s->files->tensors] = true;
+    s->used[stored - s->files->tensors] = true;
     if (sliced) s->slices[i] = shore__safetensors_slice(t, wanted->slice);
     s->tensors[i] = sliced ? &s->slices[i] : t;
     return 0;

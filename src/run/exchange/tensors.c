@@ -61,6 +61,34 @@ const struct shore__st_tensor *shore__tensor_find(const struct shore__safetensor
     return t || !arch->tied || strcmp(name, embedding_name(arch, embedding)) != 0 ? t : find_head(files, arch);
 }
 
+const struct shore__st_tensor *shore__tensor_of_expert(const struct shore__safetensors *files,
+                                                       const struct shore__arch *arch, const char *name,
+                                                       struct shore__st_tensor *out) {
+    static const struct {
+        const char *part, *whole;
+        uint32_t nth, of; /* its rows among those of the expert */
+    } parts[] = {{".gate_proj.weight", "gate_up_proj", 0, 2},
+                 {".up_proj.weight", "gate_up_proj", 1, 2},
+                 {".down_proj.weight", "down_proj", 0, 1}};
+    const char *experts = shore__family_of(arch->model_type)->experts, *at = experts ? strstr(name, experts) : NULL;
+    if (!at) return NULL;
+    at += strlen(experts);
+    char *part, whole[200];
+    uint64_t expert = strtoul(at, &part, 10);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (strcmp(part, parts[i].part) != 0) continue;
+        snprintf(whole, sizeof whole, "%.*s%s", (int)(at - name), name, parts[i].whole);
+        const struct shore__st_tensor *t = find_stored(files, arch, whole);
+        if (!t || t->flipped || t->rank != 3 || t->shape[0] != arch->experts || t->shape[1] % parts[i].of) return NULL;
+        *out = shore__safetensors_slice(t, expert);
+        out->shape[0] /= parts[i].of;
+        out->elems /= parts[i].of;
+        out->first += parts[i].nth * out->elems;
+        return t;
+    }
+    return NULL;
+}
+
 const struct shore__st_tensor *shore__tensor_prefixed(const struct shore__safetensors *files, const char *name) {
     for (uint32_t i = 0; i < files->ntensors; i++) {
         const char *theirs = files->tensors[i].name;

@@ -12,6 +12,11 @@ int shore__tensors_open(const char *directory, const struct shore__arch *arch, s
  * "h.0.ln_1.weight". If a tied model's files have no head, it is the embedding. NULL: there is none. */
 const struct shore__st_tensor *shore__tensor_find(const struct shore__safetensors *files,
                                                   const struct shore__arch *arch, const char *name);
+/* Of an expert whose name no tensor has: its part, in *out, of the one that transformers 5 has for all of a layer, with
+ * gates above ups. NULL: there is none. */
+const struct shore__st_tensor *shore__tensor_of_expert(const struct shore__safetensors *files,
+                                                       const struct shore__arch *arch, const char *name,
+                                                       struct shore__st_tensor *out);
 /* A tensor whose name is this one behind another program's word; or NULL. */
 const struct shore__st_tensor *shore__tensor_prefixed(const struct shore__safetensors *files, const char *name);
 /* Refuses names that a wrapper of the model has changed, and says how to undo that. */
