@@ -144,6 +144,8 @@ REFUSED = {
     "a regular expression": (named("target_modules", "("), '"target_modules" holds a regular expression that'),
     "Python's own": (named("target_modules", ".*q_pro{,2}j"), "has {,n} or [:, which is not supported"),
     "layers": (named("layers_to_transform", [0]), "PEFT would ignore them"),
+    "what is saved as a whole": (named("modules_to_save", ["self_attn"]), "PEFT would ignore them"),
+    "nothing": (lambda config, tensors: tensors.clear(), "holds no tensors"),
     "dora": (named("use_dora", True), "there is no lora_magnitude_vector beside it"),
     "no alpha": (named("lora_alpha", "4"), '"lora_alpha" holds no usable number'),
     "half": (without("lora_B"), "stands without its other half"),

@@ -186,7 +186,11 @@ static int open_files(const char *directory, struct shore__safetensors **files, 
                            "peft and save it again (save_pretrained), which writes " SHORE__ADAPTER_WEIGHTS,
                            shown.text);
     rc = shore__json_read(shore__path_in(directory, SHORE__ADAPTER_CONFIG).text, CONFIG_BYTES_MOST, config, diag);
-    return rc ? rc : shore__safetensors_open_file(directory, SHORE__ADAPTER_WEIGHTS, files, diag);
+    if (rc == 0) rc = shore__safetensors_open_file(directory, SHORE__ADAPTER_WEIGHTS, files, diag);
+    if (rc || (*files)->ntensors) return rc;
+    return shore__fail(diag, SHORE_EINPUT,
+                       "%s: holds no tensors, so that there is nothing to merge: save the adapter again",
+                       shore__path_in(directory, SHORE__ADAPTER_WEIGHTS).text);
 }
 
 int shore__adapter_open(const char *directory, const struct shore__contents *contents, const char *model_type,

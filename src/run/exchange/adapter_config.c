@@ -160,11 +160,25 @@ static int in_layers(const struct shore__adapter_config *c, const char *module, 
     return 0;
 }
 
+/* Whether a module, or one that it is in, is saved as a whole. */
+static int is_saved(const struct shore__adapter_config *c, const char *module, struct shore_diag *diag) {
+    const json_t *saved = json_object_get(c->said, "modules_to_save");
+    size_t i, end;
+    int rc = 0;
+    for (i = 0; rc == 0 && i < json_array_size(saved); i++) {
+        const char *text = json_string_value(json_array_get(saved, i));
+        rc = text ? matches(c, "modules_to_save", joined("(^|.*\\.)", text, "($|\\..*)"), false, module, &end, diag)
+                  : refuse(c, "modules_to_save", diag, "is no list of texts");
+    }
+    return rc;
+}
+
 static int is_target(const struct shore__adapter_config *c, const char *module, struct shore_diag *diag) {
     const json_t *targets = json_object_get(c->said, "target_modules");
     size_t i;
     json_t *item;
     int rc = names(c, "exclude_modules", module, diag);
+    if (rc == 0) rc = is_saved(c, module, diag);
     if (rc) return rc < 0 ? rc : 0;
     rc = names(c, "target_modules", module, diag);
     if (rc <= 0 || json_is_string(targets)) return rc;
