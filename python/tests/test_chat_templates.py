@@ -310,6 +310,7 @@ def test_what_cannot_be_rendered_is_said(tokenizer, tmp_path):
     check(other, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "message 1 has 'image'")
     check(other + "{% if add_generation_prompt %}Go: {% endif %}", {}, "what counts cannot be told")
     check("{{ messages[1].content }}", {}, "does not render the messages before answer 2 alone")
+    check("{% generation %}a{% generation %}b{% endgeneration %}{% endgeneration %}", {}, "is within another one")
     begins = {"messages": [says("Hello."), user("Hi."), says("Yes?")]}
     check(TEMPLATES["qwen2_5"], begins, "list object has no element 0; put {% generation %} around what counts")
     assert program(model_of(tmp_path, tokenizer, TEMPLATES["qwen2_5_training"]), [begins]).returncode == 0

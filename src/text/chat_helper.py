@@ -121,7 +121,10 @@ class Chat:
 
         full = render(messages, False)
         if name in self.marked:
-            return [(full, Generation.spans)]
+            spans = Generation.spans
+            if any(before[1] > span[0] for before, span in zip(spans, spans[1:])):
+                raise Refused("{% generation %} is within another one, or comes before what it renders is written")
+            return [(full, spans)]
         found = []
         for i in reversed([i for i, message in enumerate(messages) if message.get("role") == "assistant"]):
             try:
