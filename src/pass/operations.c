@@ -219,8 +219,9 @@ double shore__operations_of_model(const struct shore_program *program) {
     double sum = 0;
     for (uint32_t i = 0; i < program->ncomputes; i++) {
         const struct shore_computing *c = &program->computes[i].what;
-        /* the work of attention's backward is with scores that are computed again */
-        if (c->kind <= SHORE_WORK_ATTENTION) sum += (double)c->work * (c->kind == SHORE_WORK_ATTENTION ? 3 : 1);
+        /* one of the five products of attention's backward are scores that are computed again */
+        if (c->kind <= SHORE_WORK_ATTENTION_BACKWARD)
+            sum += (double)c->work * (c->kind == SHORE_WORK_ATTENTION_BACKWARD ? 0.8 : 1);
     }
     return sum;
 }

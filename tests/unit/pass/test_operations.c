@@ -1,6 +1,7 @@
 /* The operations of a model, as a plan counts them, are those of PaLM's formula, whatever the plan computes again. */
 #include <math.h>
 
+#include "model/model.h"
 #include "pass/describe.h"
 #include "pass/operations.h"
 #include "unit/model/configs.h"
@@ -71,10 +72,25 @@ static void operations_are_of_the_experts_of_a_row(void **state) {
     assert_true(fabs(experts / (dense + router) - 1) < 1e-12);
 }
 
+/* Layers that rest below the lowest trained one have no backward, and what rests takes no gradient. */
+static void operations_of_what_rests_are_those_of_forward(void **state) {
+    struct shore__arch arch = arch_of("{\"model_type\": \"qwen3\", " BOTH "\"intermediate_size\": 384}");
+    struct shore__model *m;
+    const char *const rest[] = {"model.embed_tokens*", "model.layers.[01].*"};
+    assert_int_equal(shore__model_make(&arch, &m, NULL), 0);
+    assert_int_equal(shore__model_freeze(m, rest, 2, NULL), 0);
+    double layer = 256 * (256 + 2 * 128) + 256 * 256 + 3 * 256 * 384, head = 256 * 1000;
+    double attention = 4 * 256 * (T + 1) / 2.0;
+    double wanted = (2 * (3 * layer + head) + 3 * attention + 4 * (layer + head) + 2 * attention) * SEQUENCES * T;
+    assert_true(fabs(counted(m, SHORE_POLICY_KEEP) / wanted - 1) < 1e-12);
+    shore__model_free(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(operations_are_of_the_formula),
         cmocka_unit_test(operations_are_of_the_experts_of_a_row),
+        cmocka_unit_test(operations_of_what_rests_are_those_of_forward),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
