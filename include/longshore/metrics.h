@@ -68,6 +68,7 @@ struct shore_step_report {
         paced_seconds; /* part of step_seconds: the step was held back, so that drives write less a day; the caller's */
     double charge_seconds[SHORE_CHARGES]; /* they add up to step_seconds; by shore_meter_end() */
     double mfu;                           /* share of the machine's rate of products; 0: not known */
+    uint64_t uncounted_tokens;            /* of `tokens`, those that do not count in the loss */
 };
 
 struct shore_meter;

@@ -85,6 +85,7 @@ int shore_metrics_line(const struct shore_step_report *given, char *out, size_t 
     append_number(&line, "lr", r.lr);
     if (!isnan(r.dropped_energy)) append_number(&line, "dropped_energy", r.dropped_energy);
     if (r.tokens) append_count(&line, "tokens", r.tokens);
+    if (r.uncounted_tokens) append_count(&line, "counted_tokens", r.tokens - r.uncounted_tokens);
     if (r.mfu > 0) append_number(&line, "mfu", r.mfu);
     append_number(&line, "step_seconds", r.step_seconds);
     append_number(&line, "compute_seconds", r.compute_seconds);

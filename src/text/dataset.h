@@ -9,6 +9,7 @@ struct shore__dataset_stats {
     uint64_t tokens, documents;
     uint64_t text_bytes; /* UTF-8 bytes behind the tokens; 0 if unknown (.bin) */
     uint64_t bad_rows;   /* skipped rows; counted while building, not when opening */
+    uint64_t uncounted;  /* tokens that do not count in the loss; likewise */
 };
 
 typedef int (*shore__progress_fn)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);

@@ -61,6 +61,7 @@ static int no_room_for_marks(const struct shore__token_writer *w, struct shore_d
 /* Marks the next token. */
 static int put_mark(struct shore__token_writer *w, bool counts, struct shore_diag *diag) {
     uint64_t at = w->stats.tokens;
+    w->stats.uncounted += !counts;
     if (!w->marks && counts) return 0;
     if (!w->marks) {
         if (!(w->marks = tmpfile())) return no_room_for_marks(w, diag);

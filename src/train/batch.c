@@ -46,8 +46,10 @@ int shore__batch_forget_padding(struct trainer *t, struct shore_diag *diag) {
                : shore__lookups_forget(t->pass.lookups, tokens, shore__pass_rows(&t->pass), diag);
 }
 
-/* This many give a stable figure, in a small part of the time between two measurements. */
+/* This many that count give a stable figure, in a small part of the time between two measurements. Where a part counts,
+ * they are looked for among so many times as many. */
 #define VALIDATION_TOKENS 65536u
+#define VALIDATION_SEARCH 4u
 
 int shore__batch_validate(struct trainer *t, double *loss, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
@@ -55,16 +57,17 @@ int shore__batch_validate(struct trainer *t, double *loss, struct shore_diag *di
     const shore__buf x = shore__boundary(t, t->m->arch.n_layer + 1);
     size_t seq_len = pass->seq_len, kept = pass->nkept;
     uint64_t tokens = shore__dataset_predicted(data), sequences = tokens / seq_len;
-    /* where a part counts, that may lie in the rest alone */
-    size_t rest = shore__dataset_marked(data) && sequences ? (size_t)(tokens % seq_len) : 0;
-    if (sequences > VALIDATION_TOKENS / seq_len) sequences = VALIDATION_TOKENS / seq_len, rest = 0;
+    bool marked = shore__dataset_marked(data);
+    const uint64_t most = VALIDATION_TOKENS * (marked ? VALIDATION_SEARCH : 1) / seq_len;
+    size_t rest = marked && sequences ? (size_t)(tokens % seq_len) : 0; /* what counts may lie there alone */
+    if (sequences > most) sequences = most, rest = 0;
     if (!sequences) sequences = 1;
     if (seq_len > tokens) pass->seq_len = tokens;
     pass->nkept = 0;
     uint64_t counting = 0;
     double sum = 0;
     int rc = 0;
-    for (uint64_t i = 0; !rc && i < sequences + (rest > 0); i += pass->sequences) {
+    for (uint64_t i = 0; !rc && i < sequences + (rest > 0) && counting < VALIDATION_TOKENS; i += pass->sequences) {
         size_t n = sequences - i < t->s->batch ? (size_t)(sequences - i) : t->s->batch;
         rc = i < sequences ? shore__batch_load(t, data, i, n, false, diag) : load_rest(t, data, rest, diag);
         double part = 0;
@@ -75,7 +78,7 @@ int shore__batch_validate(struct trainer *t, double *loss, struct shore_diag *di
     *loss = counting ? sum / (double)counting : INFINITY;
     if (!rc && !counting)
         train_note(t, "no validation loss: nothing counts in the first %u tokens of the data, which are measured",
-                   VALIDATION_TOKENS);
+                   VALIDATION_TOKENS * VALIDATION_SEARCH);
     pass->seq_len = seq_len;
     pass->nkept = kept;
     return rc;

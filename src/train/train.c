@@ -60,6 +60,7 @@ static int one_step(struct trainer *t, struct shore_diag *diag) {
         .val_loss = NAN,
         .dropped_energy = shore__compress_dropped(t),
         .tokens = (uint64_t)t->s->batch * t->s->seq_len,
+        .uncounted_tokens = (uint64_t)t->s->batch * t->s->seq_len - t->pass.counting,
         .replays = replays,
         .paced_seconds = t->paced_seconds,
         .speculated = finite && shore_step_speculated(t->step),

@@ -58,6 +58,23 @@ echo "{\"prompt\": \"$long\", \"completion\": \"It is.\"}" >"$place/tail.jsonl"
 must train "${common[@]}" --steps 2 --data "$place/q.jsonl" --val-data "$place/tail.jsonl" --drive "$place/d" --out "$place/tailed"
 must eval "$place/tailed" --quiet
 same "the rest counts in validation" "$(metric "$place/tailed" val_loss | tail -n 1 | cut -c 1-7)" "$(sed -n 's/^loss \([0-9.]*\) .*/\1/p' "$place/log" | cut -c 1-7)"
+# padding is not what is measured: 1,500 rows are 96,000 tokens with it
+for i in $(seq 300); do echo "{\"prompt\": \"Say $i.\", \"completion\": \"<$i>\"}"; done >"$place/short.jsonl"
+cat "$place"/{q,q,q,q,short}.jsonl >"$place/padded.jsonl"
+must train "${common[@]}" --steps 1 --data "$place/q.jsonl" --val-data "$place/padded.jsonl" --pack off --drive "$place/d" --out "$place/run"
+must eval "$place/run" --quiet
+same "as many are measured as count" "$(metric "$place/run" val_loss | cut -c 1-7)" "$(sed -n 's/^loss \([0-9.]*\) .*/\1/p' "$place/log" | cut -c 1-7)"
+
+# ---- what counts is said ----
+must train --init "$place/model.json" --seq-len 64 --batch 300 --steps 1 --overwrite --data "$place/q.jsonl" --pack off --drive "$place/d" --out "$place/run"
+counted=$(metric "$place/run" counted_tokens)
+grep -qE "longshore: .*/q.jsonl: ([0-9,]+) of 19,200 tokens count in the loss$" "$place/log" && ok "how many count" || fail "not said how many count"
+same "as many in the step" "$(sed -nE 's/.*q.jsonl: ([0-9,]+) of 19,200 tokens count.*/\1/p' "$place/log" | tr -d ,)" "$counted"
+same "eval counts as many" "$("$LONGSHORE" eval "$place/run" --data "$place/q.jsonl" --json --quiet | sed -nE 's/.*"tokens":([0-9]+).*/\1/p')" "$counted"
+documented "RUN/metrics.jsonl" "$place/run/metrics.jsonl"
+must train "${common[@]}" --steps 1 --data "$place/text" --drive "$place/d" --out "$place/run"
+same "all of a text counts" "$(metric "$place/run" counted_tokens)" ""
+must train "${common[@]}" --steps 1 --data "$place/q.jsonl" --val-data "$place/q.jsonl" --pack off --drive "$place/d" --out "$place/run"
 refused "another length than the rows'" "rows? .* 64 tokens|of 64 tokens" eval "$place/run" --seq-len 32
 
 # ---- other data ----

@@ -1,10 +1,12 @@
 /* A run's data: tokenizes text, splits and opens the tokens, and compares them with what the run was made with. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/diag.h"
 #include "base/directory.h"
+#include "base/units.h"
 #include "files/atomic.h"
 #include "run/internal.h"
 #include "run/paths.h"
@@ -13,6 +15,16 @@
 static const char *file_of(const struct shore__token_record *record, bool validation) {
     static const char *const names[2][2] = {{"tokens.bin", "tokens.2.bin"}, {"val.bin", "val.2.bin"}};
     return names[validation][record->second];
+}
+
+static void say_counting(struct shore__run *run, const struct shore__strings *files,
+                         const struct shore__dataset_stats *s) {
+    char text[512];
+    if (!s->uncounted || run->settings.quiet) return;
+    snprintf(text, sizeof text, "%.300s%s: %s of %s tokens count in the loss", files->item[0],
+             files->count > 1 ? " and others" : "", shore__format_count(s->tokens - s->uncounted).text,
+             shore__format_count(s->tokens).text);
+    shore__run_remember(run, text);
 }
 
 static int tokenize(struct shore__run *run, const struct shore__strings *files, const char *directory, bool validation,
@@ -51,6 +63,7 @@ static int tokenize(struct shore__run *run, const struct shore__strings *files, 
     if (rc == 0) rc = shore__dataset_identity(whole, NULL, NULL, &out->hash, diag);
     if (rc == 0 && out->tokens < 2)
         rc = shore__fail(diag, SHORE_EINPUT, "%s: is too short: training needs at least 2 tokens", files->item[0]);
+    if (rc == 0) say_counting(run, files, &stats);
     shore__dataset_close(whole);
     return rc;
 }
