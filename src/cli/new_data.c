@@ -52,6 +52,18 @@ static void append_names(const struct shore__settings *s, char *text, size_t byt
         shore__append(text, bytes, " %s", shore__shown(names->item[i]).text);
 }
 
+/* What validates is one of two, and the one that is given replaces the other one. */
+static void replace_validation(const struct shore__settings *given, struct shore__settings *s, char *changes,
+                               size_t bytes) {
+    if (given->val_data.count && s->val_share > 0 && !(given->val_share > 0)) {
+        shore__append(changes, bytes, ", val-share %g -> 0", s->val_share);
+        s->val_share = 0;
+    } else if (given->val_share > 0 && s->val_data.count && !given->val_data.count) {
+        shore__append(changes, bytes, ", val-data %s -> none", shore__shown(s->val_data.item[0]).text);
+        shore__strings_free(&s->val_data);
+    }
+}
+
 int shore__train_take_new_data(const struct shore__train_args *args, struct shore__run *run, char *changes,
                                size_t bytes, struct shore_diag *diag) {
     struct shore__settings *s = &run->settings;
@@ -60,5 +72,6 @@ int shore__train_take_new_data(const struct shore__train_args *args, struct shor
     append_names(s, changes, bytes);
     shore__append(changes, bytes, " ->");
     append_names(&args->settings, changes, bytes);
+    replace_validation(&args->settings, s, changes, bytes);
     return take_names(&args->settings, s, diag);
 }

@@ -131,6 +131,17 @@ same "the best on questions" "$(best)" 5
 must inspect "$place/run"
 grep -q "val-data .*pro.* -> .*data" "$place/log" && ok "other validation: recorded" || fail "other validation: not recorded"
 
+# validation data and a share of the data replace each other
+must train "${common[@]}" --steps 3 --data "$place/text" --val-share 0.1 --eval-every 1 --drive "$place/d" --out "$place/run"
+must train --resume "$place/run" --data "$place/mixed.jsonl" --val-data "$place/q.jsonl" --steps 5
+grep -q "val-share 0.1 -> 0" "$place/log" && [ -e "$place/run/val.bin" ] && ok "data for a share" || fail "data for a share: $(ls "$place/run")"
+must eval "$place/run" --quiet
+same "and they are measured" "$(metric "$place/run" val_loss | tail -n 1 | cut -c 1-7)" "$(sed -n 's/^loss \([0-9.]*\) .*/\1/p' "$place/log" | cut -c 1-7)"
+must train --resume "$place/run" --data "$place/q.jsonl" --val-share 0.2 --steps 7
+grep -q "val-data .*q.jsonl -> none" "$place/log" && [ ! -e "$place/run/val.bin" ] && ok "a share for data" || fail "a share for data: $(ls "$place/run")"
+must eval "$place/run" --quiet
+same "and it is measured" "$(metric "$place/run" val_loss | tail -n 1 | cut -c 1-7)" "$(sed -n 's/^loss \([0-9.]*\) .*/\1/p' "$place/log" | cut -c 1-7)"
+
 # ---- what is refused ----
 base=(train "${common[@]}" --steps 1 --drive ram: --out "$place/refused")
 for weights in a=0 a=-1 a=nan a a= =1; do refused "a weight: $weights" "--mix $weights: give NAME=WEIGHT" "${base[@]}" --mix "$weights"; done

@@ -223,6 +223,7 @@ int shore__run_replace_data(struct shore__run *run, bool validation, shore__prog
     int rc = shore__run_tokenizer(run, diag);
     p->data.second = !p->data.second;
     if (rc == 0) rc = tokenize(run, &s->data, run->path, false, progress, ctx, &p->data, diag);
+    if (!s->val_data.count) p->val_data = (struct shore__token_record){0};
     if (validation) p->val_data.second = p->val_data.tokens > 0 && !p->val_data.second;
     if (rc == 0 && validation) rc = tokenize(run, &s->val_data, run->path, true, progress, ctx, &p->val_data, diag);
     if (rc == 0) rc = split(run, diag);
@@ -234,9 +235,9 @@ int shore__run_replace_data(struct shore__run *run, bool validation, shore__prog
 
 void shore__run_remove_old_data(const struct shore__run *run) {
     const struct shore__token_record *records[] = {&run->private->data, &run->private->val_data};
-    for (int i = 0; i < 2; i++) {
-        struct shore__token_record other = *records[i];
-        other.second = !other.second;
-        if (records[i]->tokens) unlink(shore__path_in(run->path, file_of(&other, i)).text);
+    for (int i = 0; i < 4; i++) {
+        const struct shore__token_record *now = records[i / 2], one = {.second = i % 2};
+        bool in_use = now->tokens ? now->second == one.second : i < 2;
+        if (!in_use) unlink(shore__path_in(run->path, file_of(&one, i / 2)).text);
     }
 }
