@@ -63,6 +63,23 @@ def test_adapters(case, tmp_path, monkeypatch):
     same_weights(ours, peft.get_peft_model_state_dict(trained))
 
 
+@pytest.mark.parametrize("how", ["--freeze {}layers.1.mlp.*", "--lora r=2,target={}layers.1.mlp.up_proj,q_proj"])
+def test_a_text_beside_images_has_the_names_of_new_and_of_old_files(how, tmp_path, monkeypatch):
+    auto, *_ = prepared("gemma3_images", tmp_path, monkeypatch)
+    new, old = (how.format(name).split() for name in ("model.language_model.", "language_model.model."))
+    assert train(tmp_path, *IN_MEMORY, *new) == train(tmp_path, *IN_MEMORY, *old)
+    if "--lora" in how:  # peft finds the modules by what the export says of them
+        peft = pytest.importorskip("peft")
+        program("export", tmp_path / "run", "--out", tmp_path / "out")
+        model = peft.PeftModel.from_pretrained(auto.from_pretrained(tmp_path / "model"), tmp_path / "out")
+        written = pytest.importorskip("safetensors.torch").load_file(tmp_path / "out" / "adapter_model.safetensors")
+        assert peft.get_peft_model_state_dict(model).keys() == written.keys() and len(written) == 8
+        config = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
+        config["target_modules"] = [k.removeprefix("base_model.model.").rpartition(".lora_")[0] for k in written]
+        (tmp_path / "out" / "adapter_config.json").write_text(json.dumps(config))
+        program("eval", tmp_path / "model", "--adapter", tmp_path / "out", "--data", tmp_path / "data.bin")
+
+
 @pytest.mark.parametrize("patterns", [["*.experts.*"], ["*self_attn*", "*embed_tokens*"]], ids=["experts", "others"])
 @pytest.mark.parametrize("case", experts.CASES)
 def test_frozen_experts_and_what_lies_beside_them(case, patterns, tmp_path):

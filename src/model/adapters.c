@@ -32,9 +32,12 @@ static bool is_target(const char *target, const char *module, size_t bytes) {
 }
 
 static bool is_wanted(const struct shore__lora *lora, bool *used, const char *part) {
+    const struct shore__newer_name newer = shore__newer_name(part);
     bool wanted = lora->ntargets == 0;
     for (size_t i = 0; i < lora->ntargets; i++)
-        if (is_target(lora->targets[i], part, shore__module_bytes(part))) wanted = used[i] = true;
+        if (is_target(lora->targets[i], part, shore__module_bytes(part)) ||
+            is_target(lora->targets[i], newer.text, shore__module_bytes(newer.text)))
+            wanted = used[i] = true;
     return wanted;
 }
 
@@ -119,10 +122,9 @@ static int add_tensor(struct shore__model_block *side, enum shore__role role, ui
     t->nparts = 1;
     t->draws = 1u << 31 | side->side << 6 | (role - SHORE__ADAPTERS);
     t->parts[0] = (struct shore__part){.rows = rows};
-    bool moved = strncmp(of->name, SHORE__TEXT_OLD, strlen(SHORE__TEXT_OLD)) == 0;
-    const char *name = of->name + (moved ? strlen(SHORE__TEXT_OLD) : 0);
-    int n = asprintf(&t->parts[0].name, SHORE__PEFT_PREFIX "%s%.*s%s", moved ? SHORE__TEXT_NEW : "",
-                     (int)shore__module_bytes(name), name, end);
+    const struct shore__newer_name name = shore__newer_name(of->name);
+    int n =
+        asprintf(&t->parts[0].name, SHORE__PEFT_PREFIX "%.*s%s", (int)shore__module_bytes(name.text), name.text, end);
     if (n < 0) t->parts[0].name = NULL;
     return n < 0 ? -ENOMEM : 0;
 }

@@ -1,9 +1,18 @@
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/diag.h"
 #include "model/config/quantization.h"
 #include "model/families/families.h"
+
+struct shore__newer_name shore__newer_name(const char *name) {
+    struct shore__newer_name newer;
+    size_t within = strncmp(name, SHORE__TEXT_OLD, strlen(SHORE__TEXT_OLD)) ? 0 : strlen(SHORE__TEXT_OLD);
+    size_t text = strncmp(name, SHORE__TEXT_PREFIX, strlen(SHORE__TEXT_PREFIX)) ? 0 : strlen(SHORE__TEXT_PREFIX);
+    snprintf(newer.text, sizeof newer.text, "%s%s", within ? SHORE__TEXT_NEW : "", name + (within ? within : text));
+    return newer;
+}
 
 /* -1: none. It may lie beyond the vocabulary, as transformers' own default does for a small vocabulary. */
 static int64_t token_id(struct shore__keys *r, const char *key, const json_t *v) {

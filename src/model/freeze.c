@@ -13,11 +13,15 @@
 /* A tied head's table, as PyTorch's modules name it. */
 #define TIED_NAME "lm_head.weight"
 
-/* Whether a pattern matches a name, or its end from one of its dots on. */
-static bool matches(const char *pattern, const char *name) {
+static bool matches_end(const char *pattern, const char *name) {
     for (; name; name = strchr(name, '.') ? strchr(name, '.') + 1 : NULL)
         if (fnmatch(pattern, name, 0) == 0) return true;
     return false;
+}
+
+/* Whether a pattern matches a name, or its end from one of its dots on. */
+static bool matches(const char *pattern, const char *name) {
+    return matches_end(pattern, name) || matches_end(pattern, shore__newer_name(name).text);
 }
 
 struct patterns {

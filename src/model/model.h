@@ -96,6 +96,11 @@ struct shore__part {
 #define SHORE__TEXT_PREFIX "language_model."
 #define SHORE__TEXT_OLD SHORE__TEXT_PREFIX "model."
 #define SHORE__TEXT_NEW "model." SHORE__TEXT_PREFIX
+struct shore__newer_name {
+    char text[256];
+};
+/* The name of a tensor as newer files have it: of other models than these as it is. */
+struct shore__newer_name shore__newer_name(const char *name);
 
 struct shore__model_tensor {
     enum shore__role role;

@@ -164,8 +164,9 @@ static int fit(struct shore__adapter *a, uint32_t number, const struct shore__ad
     t->inputs_first = inputs_first != shape->transposed;
     t->rows = t->inputs_first ? in : out;
     t->cols = t->inputs_first ? out : in;
-    snprintf(module, sizeof module, "%s", shape->name);
-    cut(module, ".weight");
+    /* as the model that it was saved from has it, which is what its configuration speaks of */
+    snprintf(module, sizeof module, "%s", t->a->name + strlen(SHORE__PEFT_PREFIX));
+    cut(module, t->embedding ? ".lora_embedding_A" : SHORE__PEFT_A);
     return shore__adapter_config_scale(config, module, t->rank, &t->scale, diag);
 }
 

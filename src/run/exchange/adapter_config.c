@@ -252,14 +252,16 @@ static json_t *modules(const struct shore__model *m, const struct shore__lora *l
     return list;
 }
 
-/* Modules of the text alone, of a multimodal model: their names are those of its other parts, too. */
+/* Modules of the text alone, of a multimodal model: their names are those of its other parts, too. What stands before
+ * its layers has more than one name. */
 static json_t *modules_of_text(json_t *names) {
-    char text[4096] = ".*" SHORE__TEXT_PREFIX ".*\\.(";
+    char text[4096] = ".*" SHORE__TEXT_PREFIX "(.*\\.)?(";
     size_t i;
     json_t *item;
     json_array_foreach(names, i, item) {
+        const char *name = json_string_value(item), *layer = strstr(name, "layers.");
         if (i) shore__append(text, sizeof text, "|");
-        for (const char *at = json_string_value(item); *at; at++)
+        for (const char *at = layer ? layer : name; *at; at++)
             shore__append(text, sizeof text, *at == '.' ? "\\%c" : "%c", *at);
     }
     shore__append(text, sizeof text, ")");

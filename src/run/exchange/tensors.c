@@ -19,21 +19,11 @@ int shore__tensors_open(const char *directory, const struct shore__arch *arch, s
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-/* Newer files have the text of a multimodal model as "model.language_model.X", and "lm_head.weight". */
-static const struct shore__st_tensor *find_in_wrapper(const struct shore__safetensors *files, const char *name) {
-    const size_t before = strlen(SHORE__TEXT_OLD);
-    char other[200];
-    if (strcmp(name, SHORE__TEXT_PREFIX "lm_head.weight") == 0) return shore__safetensors_find(files, head_name);
-    if (strlen(name) <= before) return NULL;
-    snprintf(other, sizeof other, SHORE__TEXT_NEW "%s", name + before);
-    return shore__safetensors_find(files, other);
-}
-
 static const struct shore__st_tensor *find_stored(const struct shore__safetensors *files,
                                                   const struct shore__arch *arch, const char *name) {
     const struct shore__st_tensor *t = shore__safetensors_find(files, name);
     const char *prefix = shore__family_of(arch->model_type)->prefix;
-    if (!t && arch->wrapper) return find_in_wrapper(files, name);
+    if (!t && arch->wrapper) return shore__safetensors_find(files, shore__newer_name(name).text);
     if (!t && strncmp(name, prefix, strlen(prefix)) == 0) t = shore__safetensors_find(files, name + strlen(prefix));
     return t;
 }
