@@ -30,7 +30,7 @@ static const struct shore__layer_row layer[] = {
 
 static const struct shore__key_row keys[] = {
     SHORE__EXPERTS_KEYS,
-    {SHORE__KEY_READ, "attention_bias num_local_experts sliding_window"},
+    {SHORE__KEY_READ, "attention_bias sliding_window"},
     /* Read, for other numbers than these are refused. */
     {SHORE__KEY_IDLE, "swiglu_alpha swiglu_limit"},
     /* Other names of what transformers reads. */
@@ -61,7 +61,7 @@ static void read(struct shore__keys *r, struct shore__arch *a) {
     check_number(r, "swiglu_alpha", 1.702);
     check_number(r, "swiglu_limit", 7);
     a->qkv_bias = a->out_bias = shore__keys_flag(r, "attention_bias", true);
-    shore__experts_read(r, "num_local_experts", 128, 4, 0.001, a);
+    shore__experts_read(r, 128, 4, 0.001, a);
     a->expert_ff = a->d_ff;
     a->experts_renormalised = true;
     shore__layer_types_read(r, shore__window_read(r, 128), 2, a);

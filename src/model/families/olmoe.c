@@ -9,7 +9,7 @@ static const struct shore__tensor_row tensors[] = {
 
 static const struct shore__key_row keys[] = {
     SHORE__EXPERTS_KEYS,
-    {SHORE__KEY_READ, "attention_bias num_experts norm_topk_prob"},
+    {SHORE__KEY_READ, "attention_bias norm_topk_prob"},
     {SHORE__KEY_FALSE, "clip_qkv"},
 };
 
@@ -21,7 +21,7 @@ static void read(struct shore__keys *r, struct shore__arch *a) {
                        a);
     a->qkv_bias = a->out_bias = shore__keys_flag(r, "attention_bias", false);
     a->heads_normed_together = true;
-    shore__experts_read(r, "num_experts", 64, 8, 0.01, a);
+    shore__experts_read(r, 64, 8, 0.01, a);
     a->expert_ff = a->d_ff;
     a->experts_renormalised = shore__keys_flag(r, "norm_topk_prob", false);
     shore__layers_attend_alike(r, a);

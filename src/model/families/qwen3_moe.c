@@ -1,6 +1,4 @@
 /* Qwen3-MoE: Qwen3 with experts in every layer. */
-#include <limits.h>
-
 #include "model/families/with_experts.h"
 
 static const struct shore__tensor_row tensors[] = {
@@ -15,8 +13,7 @@ static const struct shore__tensor_row tensors[] = {
 
 static const struct shore__key_row keys[] = {
     SHORE__EXPERTS_KEYS,
-    {SHORE__KEY_READ,
-     "attention_bias num_experts num_local_experts moe_intermediate_size norm_topk_prob decoder_sparse_step"},
+    {SHORE__KEY_READ, "attention_bias moe_intermediate_size norm_topk_prob decoder_sparse_step"},
     {SHORE__KEY_FALSE, "use_sliding_window mlp_only_layers"},
     /* Of layers that use_sliding_window, which is refused, would give a window. */
     {SHORE__KEY_IDLE, "sliding_window max_window_layers"},
@@ -28,11 +25,7 @@ static void read(struct shore__keys *r, struct shore__arch *a) {
         (struct shore__rotary_defaults){.sizes = {24, 2048, 32, 6144, 151936}, .n_kv_head = 4, .max_positions = 32768},
         a);
     a->qkv_bias = a->out_bias = shore__keys_flag(r, "attention_bias", false);
-    /* transformers 5 writes the second name */
-    const char *count = shore__keys_given(r, "num_experts") ? "num_experts" : "num_local_experts";
-    shore__experts_read(r, count, 128, 8, 0.001, a);
-    if (!r->rc && shore__keys_count(r, "num_local_experts", a->experts, INT_MAX) != a->experts)
-        shore__keys_refuse(r, "num_local_experts", "num_experts says another number");
+    shore__experts_read(r, 128, 8, 0.001, a);
     a->expert_ff = shore__keys_count(r, "moe_intermediate_size", 768, 1 << 20);
     a->experts_renormalised = shore__keys_flag(r, "norm_topk_prob", false);
     if (shore__keys_count(r, "decoder_sparse_step", 1, 4096) != 1)

@@ -3,9 +3,13 @@
 
 #include "longshore/state.h"
 
-void shore__experts_read(struct shore__keys *r, const char *count, uint32_t experts, uint32_t chosen,
-                         double coefficient, struct shore__arch *a) {
+void shore__experts_read(struct shore__keys *r, uint32_t experts, uint32_t chosen, double coefficient,
+                         struct shore__arch *a) {
+    /* transformers 5 takes both names */
+    const char *count = shore__keys_given(r, "num_experts") ? "num_experts" : "num_local_experts";
     a->experts = shore__keys_count(r, count, experts, SHORE__MODEL_EXPERTS);
+    if (!r->rc && shore__keys_count(r, "num_local_experts", a->experts, SHORE__MODEL_EXPERTS) != a->experts)
+        shore__keys_refuse(r, "num_local_experts", "num_experts says another number");
     a->experts_chosen = shore__keys_count(r, "num_experts_per_tok", chosen, SHORE__MODEL_EXPERTS);
     coefficient = shore__keys_number(r, "router_aux_loss_coef", coefficient, 0, 1e6);
     a->balance = shore__keys_flag(r, "output_router_logits", false) ? coefficient : 0;

@@ -28,14 +28,14 @@
                       .bias = SHORE__EXPERT_DOWN_B, .input_major = true),                                            \
         SHORE__OP_ROW(SCATTER, EXPERTS_OUT, OUT, .aux = SHORE__NO_VALUE)
 /* Keys of experts. The loss that balances them is read, and kept as it is given. */
-#define SHORE__EXPERTS_KEYS                                          \
-    {SHORE__KEY_READ, "num_experts_per_tok"}, {                      \
-        SHORE__KEY_IDLE, "output_router_logits router_aux_loss_coef" \
+#define SHORE__EXPERTS_KEYS                                                   \
+    {SHORE__KEY_READ, "num_experts num_local_experts num_experts_per_tok"}, { \
+        SHORE__KEY_IDLE, "output_router_logits router_aux_loss_coef"          \
     }
-/* Reads how many experts there are, by the key `count`, how many a row goes to, and the loss that balances them. The
- * numbers are transformers' defaults for absent keys. */
-void shore__experts_read(struct shore__keys *keys, const char *count, uint32_t experts, uint32_t chosen,
-                         double coefficient, struct shore__arch *out);
+/* Reads how many experts there are, how many a row goes to, and the loss that balances them. The numbers are
+ * transformers' defaults for absent keys. */
+void shore__experts_read(struct shore__keys *keys, uint32_t experts, uint32_t chosen, double coefficient,
+                         struct shore__arch *out);
 /* A layer whose queries and keys are normed, and whose gated product is that of experts. */
 #define SHORE__EXPERTS_LAYER_ROWS 16u
 extern const struct shore__layer_row shore__experts_layer[SHORE__EXPERTS_LAYER_ROWS];

@@ -46,6 +46,26 @@ static void positions_end_where_factors_change(void **state) {
     expect_refusal("{\"model_type\": \"ministral3\", " SIZES "\"rope_theta\": 1e6}", "yarn is needed");
 }
 
+static void experts_are_counted_by_both_names(void **state) {
+    static const char *const families[] = {"olmoe", "qwen3_moe", "gpt_oss"};
+    (void)state;
+    for (size_t f = 0; f < 3; f++)
+        for (int both = 0; both < 3; both++) {
+            char text[500];
+            snprintf(text, sizeof text,
+                     "{\"model_type\": \"%s\", " SIZES "\"rope_parameters\": {\"rope_type\": \"default\"}, "
+                     "\"num_experts_per_tok\": 2, %s}",
+                     families[f],
+                     both == 2 ? "\"num_experts\": 5, \"num_local_experts\": 6"
+                     : both    ? "\"num_experts\": 5"
+                               : "\"num_local_experts\": 5");
+            if (both == 2)
+                expect_refusal(text, "num_experts says another number");
+            else
+                assert_int_equal(arch_of(text).experts, 5);
+        }
+}
+
 /* Runs and exports hold what is written. */
 static void what_is_written_is_read_again(void **state) {
     static const char *const families[] = {"\"llama\"",   "\"mistral\"",   "\"ministral\", \"head_dim\": 8",
@@ -136,6 +156,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_are_of_two_kinds),
         cmocka_unit_test(positions_end_where_factors_change),
+        cmocka_unit_test(experts_are_counted_by_both_names),
         cmocka_unit_test(what_is_written_is_read_again),
         cmocka_unit_test(texts_of_multimodal_models_are_models),
         cmocka_unit_test(presets_have_their_published_sizes),
