@@ -219,6 +219,10 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
     uint64_t last = run->settings.steps;
     if (run->settings.stop_at && run->settings.stop_at < last) last = run->settings.stop_at;
     w.board.directory = run->settings.tensorboard;
+    if (fresh && !args->overwrite && w.board.directory && shore__tensorboard_is_used(w.board.directory))
+        shore__cli_say("warning: %s holds event files already, which TensorBoard shows as one run with this one: give "
+                       "each run a directory of its own",
+                       shore__shown(w.board.directory).text);
     w.progress = (struct shore__progress){.last_step = last, .budget_bytes = run->settings.memory_bytes};
     struct shore__train_events events = events_of(&w);
     struct shore__train_result result = {0};

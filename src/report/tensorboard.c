@@ -2,6 +2,7 @@
  * (tensorflow/core/util/event.proto) in the encoding of protocol buffers. */
 #include "report/tensorboard.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
@@ -136,12 +137,19 @@ int shore__tensorboard_settle(char **directory, struct shore_diag *diag) {
     char *whole = realpath(*directory, NULL), *above = whole ? NULL : strdup(*directory), *name = strdup(*directory);
     char *parent = above ? realpath(dirname(above), NULL) : NULL;
     if (parent && name) whole = shore__path_join(parent, basename(name));
-    int rc = !whole ? shore__fail_errno(diag, shown.text, "cannot be resolved") : 0;
+    int rc = whole ? 0
+             : errno == ENOENT
+                 ? shore__fail(diag, SHORE_EUSAGE,
+                               "%s: the directory for TensorBoard cannot be made: the one that is to hold "
+                               "it does not exist",
+                               shown.text)
+                 : shore__fail_errno(diag, shown.text, "cannot be resolved");
     if (!rc && !shore__json_holds(whole))
         rc = shore__fail(diag, SHORE_EUSAGE, "%s: is not UTF-8, so that run.json cannot record it", shown.text);
     int made = rc ? rc : shore__atomic_unnamed(parent ? parent : whole, &file, &why);
     if (!rc && made)
-        rc = shore__fail(diag, SHORE_EUSAGE, "%s: no file can be made there: %s", shown.text, strerror(-made));
+        rc = shore__fail(diag, SHORE_EUSAGE, "%s: no event file of TensorBoard can be made there: %s", shown.text,
+                         strerror(-made));
     if (!made) shore__atomic_abort(&file);
     free(name);
     free(above);
@@ -149,6 +157,21 @@ int shore__tensorboard_settle(char **directory, struct shore_diag *diag) {
     free(rc ? whole : *directory);
     if (!rc) *directory = whole;
     return rc;
+}
+
+#define EVENT_FILES "events.out.tfevents."
+
+static int is_event_file(const struct dirent *entry) {
+    return strncmp(entry->d_name, EVENT_FILES, sizeof EVENT_FILES - 1) == 0;
+}
+
+bool shore__tensorboard_is_used(const char *directory) {
+    struct dirent **entries = NULL;
+    int n = scandir(directory, &entries, is_event_file, NULL);
+    for (int i = 0; i < n; i++)
+        free(entries[i]);
+    free(entries);
+    return n > 0;
 }
 
 /* TensorBoard reads files in the order of their names, and drops what earlier ones have from a start's step on. */
@@ -159,8 +182,7 @@ static int make_file(struct shore__tensorboard *b, uint64_t step, struct shore_d
     if (mkdir(b->directory, 0777) < 0 && errno != EEXIST)
         return shore__fail_errno(diag, b->directory, "the directory cannot be made");
     do {
-        snprintf(name, sizeof name, "events.out.tfevents.%010lld.%s.%d.%d", (long long)time(NULL), host, (int)getpid(),
-                 n++);
+        snprintf(name, sizeof name, EVENT_FILES "%010lld.%s.%d.%d", (long long)time(NULL), host, (int)getpid(), n++);
         b->path = shore__path_in(b->directory, name);
         fd = open(b->path.text, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (fd < 0 && errno == EEXIST && n < 1000);

@@ -17,6 +17,9 @@ struct shore__tensorboard {
  * others. "none" becomes NULL. Makes nothing. *directory: malloc'ed, or NULL. SHORE_EUSAGE. */
 int shore__tensorboard_settle(char **directory, struct shore_diag *diag);
 
+/* Whether event files lie there. */
+bool shore__tensorboard_is_used(const char *directory);
+
 /* Adds a step. The first one makes the directory and a file of its own, with which steps from there on that earlier
  * files have count no more. On failure the file ends with the step before, and the next step is tried anew. */
 int shore__tensorboard_add(struct shore__tensorboard *board, const struct shore_step_report *report,

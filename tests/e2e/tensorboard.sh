@@ -101,6 +101,11 @@ same "after a rollback" "$(read_events board)" ok
 must train --resume a --steps 10 --tensorboard none
 same "none more" "$(find board -type f | wc -l)" 4
 
+# Two runs in one directory are one to TensorBoard.
+grep -q "event files already" "$place/log" && fail "its own files are no warning" || ok "its own files"
+must train "${shape[@]}" --out other --steps 1 --tensorboard board
+grep -q "warning: $place/board holds event files already" "$place/log" && ok "those of another run" || fail "no warning of another run's files"
+
 # A disk that fills ends neither the run nor the file, and is said once.
 must train "${shape[@]}" --out full --steps 6 --tensorboard full-board --stop-at 1
 FAIL_IO="write 4 28 tfevents" LD_PRELOAD=$FAIL_IO_SO must train --resume full
@@ -121,9 +126,9 @@ refused "where nothing is shown" "does not go with verify" verify "${shape[@]}" 
 
 # Refused before anything is made.
 refused "a file" "text/board: " train "${shape[@]}" --out no --steps 1 --tensorboard text/board
-refused "a directory that is not there" "nowhere/board: " train "${shape[@]}" --out no --steps 1 --tensorboard nowhere/board
-refused "no directory" "text: no file can be made there: Not a directory" train "${shape[@]}" --out no --steps 1 --tensorboard text
-refused "a place without files" "no file can be made there" train "${shape[@]}" --out no --steps 1 --tensorboard /proc/self
+refused "a directory that is not there" "nowhere/board: the directory for TensorBoard cannot be made: the one that is to hold it" train "${shape[@]}" --out no --steps 1 --tensorboard nowhere/board
+refused "no directory" "text: no event file of TensorBoard can be made there: Not a directory" train "${shape[@]}" --out no --steps 1 --tensorboard text
+refused "a place without files" "no event file of TensorBoard can be made there" train "${shape[@]}" --out no --steps 1 --tensorboard /proc/self
 refused "no words" "tensorboard" train "${shape[@]}" --out no --steps 1 --tensorboard
 same "nothing was made" "$(find . -name no)" ""
 done_testing
