@@ -199,12 +199,14 @@ static bool larger_batch(const struct shore__outlook *o, struct changed *c) {
 
 /* Adapters alone, or all parameters. */
 static bool adapters(const struct shore__outlook *o, struct changed *c) {
-    const struct shore__lora lora = {.rank = 16, .alpha = 16};
-    bool has = o->model->adapters.count;
+    static const char *const attention[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
+    bool has = o->model->adapters.count, experts = o->model->arch.experts; /* beside which no adapters go */
+    const struct shore__lora lora = {
+        .rank = 16, .alpha = 16, .targets = attention, .ntargets = experts ? sizeof attention / sizeof *attention : 0};
     if (has)
         SAY(c, "all parameters trained");
     else
-        SAY(c, "LoRA of rank %u", lora.rank);
+        SAY(c, "LoRA of rank %u%s", lora.rank, experts ? " of attention" : "");
     int rc = shore__model_make(&o->model->arch, &c->model, NULL);
     return !rc && (has || !shore__model_adapt(c->model, &lora, NULL));
 }

@@ -116,6 +116,14 @@ sound "adapters"
 must plan --init llama3-8b --lora 16 --machine gpu-24gb --json
 sound "adapters on a GPU whose activations leave"
 
+cat >"$place/experts.json" <<'J'
+{"model_type": "qwen3_moe", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "head_dim": 16, "num_key_value_heads": 2,
+ "vocab_size": 500, "intermediate_size": 1, "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2}
+J
+must plan --init "$place/experts.json" --batch 4 --seq-len 128 --moments 8bit --update host --json
+sound "experts"
+grep -q '"change":"LoRA of rank 16 of attention"' "$place/log" && ok "adapters beside experts' layers" || fail "no adapters beside experts' layers"
+
 # Any settings.
 flags=("--update host" "--moments 8bit" "--optimizer sgd" "--precision fp32" "--grad-precision bf16" "--offload off" "--lora 8"
     "--machine gpu-80gb" "--machine teraio" "--machine cpu-64gb" "--drive ram:" "--drive ssh://nowhere/x" "--batch 16"
