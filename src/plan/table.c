@@ -145,7 +145,7 @@ static void print_changes(const struct table *t) {
     fputs("\nWhat a change would buy, in tokens a second:\n", t->out);
     json_array_foreach(json_object_get(t->figures, "what_if"), i, change) {
         double then = shore__json_amount(change, "tokens_per_second");
-        fprintf(t->out, "  %-40s%14s a step%9s%6.2fx\n", string(change, "change"),
+        fprintf(t->out, "  %-40s%14s a step %8s%6.2fx\n", string(change, "change"),
                 shore__format_seconds(shore__json_amount(change, "step_seconds")).text, readable(then).text,
                 tokens > 0 ? then / tokens : 0);
     }

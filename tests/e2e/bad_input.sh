@@ -438,6 +438,10 @@ refused "verify" "nvme0: is not a directory; verify makes" verify --model "$good
     --drive "$place/nvme0" --batch 2 --seq-len 16
 refused "a place that is not there" "nvme0 does not exist" train --resume "$place/real-run" --drive "$place/real=$place/nvme0"
 [ ! -e "$place/nvme0" ] && ok "nothing is made by any of them" || fail "something was made"
+for command in "train --data $data --drive $place/real --out $place/none --model" "import --drive $place/real --out $place/none" "plan --model"; do
+    # shellcheck disable=SC2086
+    refused "a run as a model: ${command%% *}" "real-run: is a run, not a model: 'longshore export .*/real-run --out DIR'" $command "$place/real-run"
+done
 must train --resume "$place/real-run" --quiet
 # What older versions have made under such a name goes on.
 cp "$(volume_in "$place/real")" "$place/old"

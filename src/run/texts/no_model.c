@@ -149,6 +149,11 @@ int shore__refuse_no_model(const char *path, struct shore_diag *diag) {
         rc = shore__fail(diag, SHORE_EINPUT,
                          "%s: is a file: name the directory that holds the model's config.json and weights",
                          shore__shown(path).text);
+    if (rc == 0 && shore__is_run(path))
+        rc = shore__fail(diag, SHORE_EINPUT,
+                         "%s: is a run, not a model: 'longshore export %s --out DIR' makes a model of it, and "
+                         "'longshore train --resume %s' goes on with it",
+                         shore__shown(path).text, shore__shown(path).text, shore__shown(path).text);
     if (rc == 0) rc = refuse_adapter(path, diag);
     return rc || shore__path_exists(path, "config.json") ? rc : refuse_without_config(path, diag);
 }
