@@ -132,7 +132,7 @@ static void what_has_landed_is_sent_before_the_last_has(void **state) {
         draw_gradients(&w, 0);
         memset(w.had, true, sizeof w.had);
         memset(updated, 0, sizeof updated);
-        m.device.timeout_ns = 2000000000; /* before the watch, which reads it */
+        m.device.timeout_ns = UINT64_C(300) * 1000000000; /* before the watch, which reads it */
         if (watched) assert_ok(&w, shore_device_watch(&m.device, &w.diag));
         begin(&w, 0, false);
         for (uint32_t u = UNITS; u-- > 1;)
