@@ -84,7 +84,7 @@ static int render(const struct shore__parsed *parsed, void *args) {
     int rc = rows ? shore__hub_refuse("", directory, SHORE__HUB_MODEL, &diag)
                   : shore__fail(&diag, SHORE_EUSAGE, "which rows? longshore render MODEL FILE");
     if (!rc) rc = shore__tokenizer_open(directory, &tokenizer, &diag);
-    if (!rc) rc = shore__chat_open(tokenizer, &chat, &diag);
+    if (!rc) rc = shore__chat_open(tokenizer, NULL, NULL, &chat, &diag);
     if (!rc) rc = render_file(chat, rows, a->json, &diag);
     shore__chat_close(chat);
     shore__tokenizer_close(tokenizer);

@@ -7,10 +7,13 @@
 #include "base/diag.h"
 #include "text/chat_impl.h"
 
-int shore__chat_open(const struct shore__tokenizer *tokenizer, struct shore__chat **out, struct shore_diag *diag) {
+int shore__chat_open(const struct shore__tokenizer *tokenizer, shore__wait_fn wait, void *wait_ctx,
+                     struct shore__chat **out, struct shore_diag *diag) {
     struct shore__chat *c = calloc(1, sizeof *c);
     if (!c) return shore__out_of_memory(diag);
     c->tokenizer = tokenizer;
+    c->wait = wait;
+    c->wait_ctx = wait_ctx;
     c->seconds = 60;
     int rc = shore__chat_find(c, diag);
     if (rc) {

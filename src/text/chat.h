@@ -5,14 +5,17 @@
 #include <jansson.h>
 #include <stddef.h>
 
+#include "files/unpack.h"
 #include "text/tokenizer.h"
 
 struct shore__chat;
 
 /* Takes the template from the directory of a tokenizer's files, as transformers does: chat_template.jinja, else
  * "chat_template" of tokenizer_config.json (a text, or a list of named ones), else chat_template.json. The tokenizer is
- * borrowed until close. SHORE_EMISSING: there is no template; diag says so. Threading: a chat belongs to one thread. */
-int shore__chat_open(const struct shore__tokenizer *tokenizer, struct shore__chat **out, struct shore_diag *diag);
+ * borrowed until close. wait: NULL, or asked while a template takes its time. SHORE_EMISSING: there is no template;
+ * diag says so. Threading: a chat belongs to one thread. */
+int shore__chat_open(const struct shore__tokenizer *tokenizer, shore__wait_fn wait, void *wait_ctx,
+                     struct shore__chat **out, struct shore_diag *diag);
 void shore__chat_close(struct shore__chat *chat); /* NULL is allowed */
 
 /* Bytes [begin, end) of a text. A token counts if it shares a byte with a span, as in transformers' mask. */

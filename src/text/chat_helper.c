@@ -20,12 +20,16 @@
 #define ANSWER_LIMIT_BYTES (1u << 30)
 #define BLOCK_BYTES (64u << 10)
 #define NO_JINJA 3 /* what the helper exits with */
+#define WAITS_A_SECOND 10
+/* Times what a row may take, after which it ends itself. It may be busy with its start for longer, not for ever. */
+#define PATIENCE 10
 
 static const char script[] =
 #include "text/chat_helper.inc"
     ;
 
 struct shore__chat_helper {
+    const struct shore__chat *chat;
     int fd;
     pid_t child;
     struct shore__text answer; /* with what came behind the last line feed */
@@ -70,13 +74,16 @@ static int ask(struct shore__chat_helper *h, const json_t *question, struct shor
     size_t bytes = strlen(line);
     line[bytes] = '\n'; /* in place of its end */
     int rc = send_all(h->fd, line, bytes + 1) ? ended(h, diag) : 0;
+    unsigned waits = PATIENCE * WAITS_A_SECOND * h->chat->seconds;
     free(line);
     h->answer.count = 0;
     while (rc == 0 && !end) {
         errno = 0;
         ssize_t n = recv(h->fd, block, sizeof block, 0);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0)
+        if (n < 0 && errno == EAGAIN && --waits)
+            rc = h->chat->wait ? h->chat->wait(h->chat->wait_ctx, diag) : 0;
+        else if (n <= 0)
             rc = ended(h, diag);
         else if (shore__text_append(&h->answer, block, (size_t)n))
             rc = shore__out_of_memory(diag);
@@ -88,15 +95,14 @@ static int ask(struct shore__chat_helper *h, const json_t *question, struct shor
     return rc ? rc : shore__chat_answer(h->answer.bytes, (size_t)(end - h->answer.bytes), out, count, diag);
 }
 
-/* seconds: that it may take for a row, and ends itself after. It may be busy with its start for longer, not for ever.
- */
-static int start(struct shore__chat_helper *h, const char *python, unsigned seconds, struct shore_diag *diag) {
+static int start(struct shore__chat_helper *h, const char *python, struct shore_diag *diag) {
     const char *const words[] = {python, "-I", "-c", script, NULL};
-    const struct timeval limit = {.tv_sec = 10 * (time_t)seconds};
+    const struct timeval limit = {.tv_sec = PATIENCE * (time_t)h->chat->seconds};
+    const struct timeval wait = {.tv_usec = 1000000 / WAITS_A_SECOND};
     int pair[2], null = open("/dev/null", O_WRONLY | O_CLOEXEC), rc = null < 0 ? -errno : 0;
     if (!rc && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) rc = -errno;
     if (!rc) {
-        setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
         setsockopt(pair[0], SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
         rc = shore__spawn((char *const *)(uintptr_t)words, pair[1], pair[1], null, &h->child);
         close(pair[1]);
@@ -136,14 +142,15 @@ static json_t *special_tokens(const struct shore__tokenizer *t) {
     return out;
 }
 
-static int open_with(const char *python, unsigned seconds, const json_t *question, struct shore__chat_helper **out,
-                     struct shore_diag *diag) {
+static int open_with(const char *python, const struct shore__chat *c, const json_t *question,
+                     struct shore__chat_helper **out, struct shore_diag *diag) {
     struct shore__chat_text *texts = NULL;
     size_t count = 0;
     struct shore__chat_helper *h = calloc(1, sizeof *h);
     if (!h) return shore__out_of_memory(diag);
+    h->chat = c;
     h->fd = -1;
-    int rc = start(h, python, seconds, diag);
+    int rc = start(h, python, diag);
     if (rc == 0) rc = ask(h, question, &texts, &count, diag);
     shore__chat_texts_free(texts, count);
     if (rc)
@@ -164,7 +171,7 @@ int shore__chat_helper_open(const struct shore__chat *c, struct shore__chat_help
     for (char *place = rc == SHORE_EMISSING ? strtok_r(places, ":", &save) : NULL; place && rc == SHORE_EMISSING;
          place = strtok_r(NULL, ":", &save))
         if (shore__path_exists(place, "python3"))
-            rc = open_with(shore__path_in(place, "python3").text, c->seconds, question, out, &why);
+            rc = open_with(shore__path_in(place, "python3").text, c, question, out, &why);
     free(places);
     json_decref(question);
     if (rc == SHORE_EMISSING)

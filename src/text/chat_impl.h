@@ -15,6 +15,8 @@ struct shore__chat {
     const struct shore__chat_known *known; /* how to render the default one here; NULL: unknown */
     struct shore__chat_helper *helper;     /* that renders all else; NULL: not started yet */
     unsigned seconds;                      /* that it may take for a row */
+    shore__wait_fn wait;                   /* NULL: nobody is asked meanwhile */
+    void *wait_ctx;
 };
 
 /* Finds the template of a directory. */

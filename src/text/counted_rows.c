@@ -23,6 +23,8 @@ struct shore__counted {
     const struct shore__tokenizer *t;
     const struct shore__reading *how;
     struct shore__token_writer *writer;
+    shore__wait_fn wait;
+    void *wait_ctx;
     struct shore__encoder *encoder[2]; /* the second one finds special tokens; NULL: not open */
     struct shore__chat *chat;          /* NULL: not open */
     /* of the current row */
@@ -36,10 +38,11 @@ struct shore__counted {
 };
 
 int shore__counted_open(const struct shore__tokenizer *tokenizer, const struct shore__reading *how,
-                        struct shore__token_writer *writer, struct shore__counted **out, struct shore_diag *diag) {
+                        struct shore__token_writer *writer, shore__wait_fn wait, void *wait_ctx,
+                        struct shore__counted **out, struct shore_diag *diag) {
     struct shore__counted *c = *out = calloc(1, sizeof *c);
     if (!c) return shore__out_of_memory(diag);
-    *c = (struct shore__counted){.t = tokenizer, .how = how, .writer = writer};
+    *c = (struct shore__counted){.t = tokenizer, .how = how, .writer = writer, .wait = wait, .wait_ctx = wait_ctx};
     return 0;
 }
 
@@ -249,7 +252,7 @@ static int write_text(struct shore__counted *c, const struct shore__chat_text *t
 static int conversation(struct shore__counted *c, const json_t *row, const json_t *prompt, struct shore_diag *diag) {
     struct shore__chat_text *texts = NULL;
     size_t n = 0;
-    int rc = c->chat ? 0 : shore__chat_open(c->t, &c->chat, diag);
+    int rc = c->chat ? 0 : shore__chat_open(c->t, c->wait, c->wait_ctx, &c->chat, diag);
     if (rc) return rc == SHORE_EINPUT ? SHORE_EUSAGE : rc; /* not the row's fault */
     rc = shore__chat_render(c->chat, row, &texts, &n, diag);
     if (rc == 0 && prompt) rc = forget_prompt(texts, n, prompt, json_object_get(row, "messages"), diag);

@@ -2,12 +2,15 @@
 #ifndef SHORE_TEXT_COUNTED_ROWS_H
 #define SHORE_TEXT_COUNTED_ROWS_H
 
+#include "files/unpack.h"
 #include "text/token_writer.h"
 
 struct shore__counted;
-/* Opens what encodes such rows, and writes them to the writer, as `how` says. It borrows all three. */
+/* Opens what encodes such rows, and writes them to the writer, as `how` says. It borrows all three. wait: as that of
+ * chats. */
 int shore__counted_open(const struct shore__tokenizer *tokenizer, const struct shore__reading *how,
-                        struct shore__token_writer *writer, struct shore__counted **out, struct shore_diag *diag);
+                        struct shore__token_writer *writer, shore__wait_fn wait, void *wait_ctx,
+                        struct shore__counted **out, struct shore_diag *diag);
 /* Writes a row. where: "FILE:LINE", for shore__counted_say(). SHORE_EINPUT: the row is bad, and diag says why, without
  * where it is. */
 int shore__counted_json(struct shore__counted *c, const char *where, const char *json, size_t bytes,

@@ -14,10 +14,6 @@
 
 #define LLMC_HEADER_BYTES 1024u
 
-static int on_wait(void *ctx, struct shore_diag *diag) {
-    return shore__reader_report(ctx, diag);
-}
-
 static void say_alike(const struct shore__reader *r, const struct shore__alike *alike) {
     char text[1024], others[48] = "";
     if (!alike->count) return;
@@ -178,7 +174,7 @@ static int read_file(struct shore__reader *r, const struct shore__data_file *fil
     r->file = file;
     shore__token_writer_source(r->writer, file->path, 0);
     if (kind == SHORE__DATA_FOREIGN) return refuse_foreign(r, advice, diag);
-    int rc = shore__unpack_open(file->path, window_bytes(r->how), on_wait, r, &r->input, diag);
+    int rc = shore__unpack_open(file->path, window_bytes(r->how), shore__reader_report, r, &r->input, diag);
     size_t n = 0;
     if (rc == 0) rc = shore__reader_block(r, &n, diag);
     r->held = n;

@@ -145,7 +145,9 @@ static int write_held(struct reading *x, struct shore_diag *diag) {
 static int end_held(struct reading *x, struct shore_diag *diag) {
     struct shore__reader *r = x->reader;
     struct shore_diag why = {0};
-    int rc = r->counted ? 0 : shore__counted_open(r->tokenizer, r->how, r->writer, &r->counted, diag);
+    int rc = r->counted
+                 ? 0
+                 : shore__counted_open(r->tokenizer, r->how, r->writer, shore__reader_report, r, &r->counted, diag);
     if (rc) return rc;
     rc = write_held(x, &why);
     if (rc == SHORE_EINPUT) {

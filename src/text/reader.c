@@ -4,7 +4,8 @@
 
 #include "base/diag.h"
 
-int shore__reader_report(struct shore__reader *r, struct shore_diag *diag) {
+int shore__reader_report(void *reader, struct shore_diag *diag) {
+    struct shore__reader *r = reader;
     uint64_t here = r->input ? shore__unpack_done(r->input) : 0;
     if (r->file && r->file->bytes && here > r->file->bytes) here = r->file->bytes; /* it has grown since */
     if (r->how->progress && r->how->progress(r->how->progress_ctx, r->done_bytes + here, r->total_bytes))

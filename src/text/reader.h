@@ -27,8 +27,8 @@ struct shore__reader {
     } records, tables, both; /* texts that look like records or tables; rows with a text and more */
 };
 
-/* Tells the progress. -ECANCELED: it said to stop. */
-int shore__reader_report(struct shore__reader *r, struct shore_diag *diag);
+/* Tells the progress. -ECANCELED: it said to stop. reader: a struct shore__reader, so that this is a shore__wait_fn. */
+int shore__reader_report(void *reader, struct shore_diag *diag);
 /* Reads the next block of the file, unpacked; 0 bytes: the end. */
 int shore__reader_block(struct shore__reader *r, size_t *bytes, struct shore_diag *diag);
 /* Counts a file with an oddity, so that one note covers thousands of them. */

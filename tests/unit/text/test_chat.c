@@ -27,7 +27,7 @@ static int without_it(void **state) {
 static void expect(const char *template, const char *eos) {
     struct shore__chat *chat;
     struct shore_diag diag = {0};
-    int rc = shore__chat_open(tokenizer, &chat, &diag);
+    int rc = shore__chat_open(tokenizer, NULL, NULL, &chat, &diag);
     if (!template) {
         assert_int_equal(rc, SHORE_EMISSING);
         assert_non_null(strstr(diag.text, "no chat template"));
@@ -62,7 +62,7 @@ static void it_is_found_where_models_keep_it(void **state) {
     struct shore_diag diag = {0};
     assert_int_equal(mkdir(in_directory("additional_chat_templates"), 0755), 0);
     put_text("additional_chat_templates/tool_use.jinja", "tools");
-    assert_int_equal(shore__chat_open(tokenizer, &chat, &diag), SHORE_EINPUT);
+    assert_int_equal(shore__chat_open(tokenizer, NULL, NULL, &chat, &diag), SHORE_EINPUT);
     assert_non_null(strstr(diag.text, "additional_chat_templates/tool_use.jinja"));
     drop("additional_chat_templates/tool_use.jinja");
     drop("chat_template.jinja");
@@ -75,7 +75,7 @@ static void a_template_of_another_type_is_refused(void **state) {
         struct shore__chat *chat;
         struct shore_diag diag = {0};
         put_text("tokenizer_config.json", bad[i]);
-        assert_int_equal(shore__chat_open(tokenizer, &chat, &diag), SHORE_EINPUT);
+        assert_int_equal(shore__chat_open(tokenizer, NULL, NULL, &chat, &diag), SHORE_EINPUT);
         assert_non_null(strstr(diag.text, "tokenizer_config.json: "));
     }
     drop("tokenizer_config.json");
@@ -87,7 +87,7 @@ static void a_token_that_the_class_would_give_is_asked_for(void **state) {
     struct shore_diag diag = {0};
     put_text("chat_template.jinja", "{{ eos_token }}");
     put_text("tokenizer_config.json", "{\"tokenizer_class\": \"GemmaTokenizer\"}");
-    assert_int_equal(shore__chat_open(tokenizer, &chat, &diag), SHORE_EINPUT);
+    assert_int_equal(shore__chat_open(tokenizer, NULL, NULL, &chat, &diag), SHORE_EINPUT);
     assert_non_null(strstr(diag.text, "\"eos_token\", of which the file says nothing"));
     put_text("tokenizer_config.json", "{\"tokenizer_class\": \"GemmaTokenizer\", \"eos_token\": null}");
     expect("{{ eos_token }}", NULL);
@@ -131,7 +131,7 @@ static struct shore__chat *open_chat(const char *template) {
     struct shore_diag diag = {0};
     put_text("tokenizer_config.json", tokens);
     put_text("chat_template.jinja", template);
-    assert_int_equal(shore__chat_open(tokenizer, &chat, &diag), 0);
+    assert_int_equal(shore__chat_open(tokenizer, NULL, NULL, &chat, &diag), 0);
     drop("tokenizer_config.json");
     drop("chat_template.jinja");
     return chat;
@@ -240,6 +240,27 @@ static void a_template_without_end_is_ended(void **state) {
     shore__chat_close(chat);
 }
 
+static int give_up(void *ctx, struct shore_diag *diag) {
+    return ++*(int *)ctx < 3 ? 0 : shore__fail(diag, -ECANCELED, "enough");
+}
+
+/* Whoever waits is asked meanwhile, so that a signal need not wait for the template. */
+static void a_row_is_given_up_when_told(void **state) {
+    char text[1024];
+    int asked = 0;
+    if (!has_jinja()) skip();
+    struct shore__chat *chat = open_chat("{% for i in range(99999 if messages|length > 1 else 1) %}{% for k in "
+                                         "range(99999) %}{% endfor %}{% endfor %}{{ messages[0].content }}");
+    render(chat, ROW(SAYS("user", "a")), text, sizeof text);
+    assert_string_equal(text, "a");
+    chat->wait = give_up;
+    chat->wait_ctx = &asked;
+    render(chat, ROW(TWICE), text, sizeof text);
+    assert_string_equal(text, "enough");
+    assert_int_equal(asked, 3);
+    shore__chat_close(chat);
+}
+
 static void a_helper_that_does_not_answer_is_ended(void **state) {
     char text[1024], *path = strdup(getenv("PATH"));
     struct shore__chat *chat = open_chat("{{ messages }}");
@@ -265,6 +286,7 @@ int main(void) {
         cmocka_unit_test(known_ones_need_no_python),
         cmocka_unit_test(others_are_rendered_by_jinja),
         cmocka_unit_test(a_template_without_end_is_ended),
+        cmocka_unit_test(a_row_is_given_up_when_told),
         cmocka_unit_test(a_helper_that_does_not_answer_is_ended),
     };
     return cmocka_run_group_tests(tests, with_tokenizer, without_it);
