@@ -395,6 +395,30 @@ def test_bf16_and_autocast(tmp_path, seed, slices, whole):
         assert torch.equal(engine(**batch()).logits, plain(**batch()).logits)
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_a_scaler_of_float16(together, tmp_path, seed, slices, whole):
+    """The tokens that count are those of which the model is sure: without the scaler's factor, gradients of their
+    logits are below float16's numbers."""
+    (model, plain), given, factor = pair(models.llama), models.tokens(2, 32, 32), 2.0**14
+    with torch.autocast("cpu", torch.float16):
+        with torch.no_grad():
+            for each in (model, plain):
+                each.lm_head.weight.mul_(60)
+            for b in given:
+                chosen = plain(b["input_ids"]).logits.float().log_softmax(-1).max(-1)
+                b["labels"] = chosen.indices.masked_fill(chosen.values < -1e-3, -100).roll(1, -1)
+        for b in given:
+            (plain(**b).loss * factor).backward()
+        with wrapped(model, tmp_path) as engine:
+            if together:
+                engine.backward_together(given, lambda b: engine(**b).loss * factor, divide=False)
+            else:
+                for b in given:
+                    (engine(**b).loss * factor).backward()
+            check(engine, plain, 2e-3)
+            assert slices and not whole
+
+
 @pytest.mark.parametrize("frozen", ["head", "all but the head", "lora"])
 def test_frozen(frozen, tmp_path, seed, slices, whole):
     model = models.llama()

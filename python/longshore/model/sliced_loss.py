@@ -284,12 +284,19 @@ class Slices:
         if target.device.type == "cpu" and bool(wrong.any()):
             raise IndexError(f"Target {int(target[wrong][0])} is out of bounds.")
 
-    def compute(self, hidden, weight, bias, wanted):
-        """Returns the loss, and its gradients for hidden states, weight and bias. wanted: whether each is."""
-        with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
-            return self._compute(hidden, weight, bias, wanted)
+    @property
+    def waits(self):
+        """Whether gradients are computed in backward, with the loss's own: a scaler's factor is in that, without which
+        those of single tokens are less than the least float16."""
+        return self.dtype is torch.float16
 
-    def _compute(self, hidden, weight, bias, wanted):
+    def compute(self, hidden, weight, bias, wanted, factor=1.0):
+        """Returns the loss, and its gradients for hidden states, weight and bias, times a factor. wanted: whether each
+        is."""
+        with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
+            return self._compute(hidden, weight, bias, wanted, factor)
+
+    def _compute(self, hidden, weight, bias, wanted, factor):
         matrix, shift = weight.to(self.dtype), None if bias is None else bias.to(self.dtype)
         count, exact = self.counted.sum() if self.mean else 1, {"dtype": torch.float32, "device": hidden.device}
         of_hidden = torch.empty_like(hidden) if wanted[0] else None
@@ -307,7 +314,7 @@ class Slices:
             losses[part] = (sums.log() - chosen).where(counted, 0.0).squeeze(-1)
             if not any(wanted):
                 continue
-            scale = (1.0 / count * torch.ones_like(sums)).where(counted, 0.0)
+            scale = (factor / count * torch.ones_like(sums)).where(counted, 0.0)
             gradient = values.mul_(scale / sums).scatter_add_(-1, target, -scale).to(self.dtype)
             del values
             if of_hidden is not None:
@@ -329,7 +336,7 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, weight, bias, slices):
         ctx.slices, ctx.wanted = slices, ctx.needs_input_grad[:3]
-        at_once = slices.head.at_once() and any(ctx.wanted)
+        at_once = slices.head.at_once() and any(ctx.wanted) and not slices.waits
         loss, gradients = slices.compute(hidden, weight, bias, ctx.wanted if at_once else (False,) * 3)
         ctx.gradients = gradients if at_once else None
         ctx.save_for_backward(hidden)
@@ -338,13 +345,13 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient):
-        gradients, ctx.gradients = ctx.gradients, None
-        if gradients is None:  # of micro-batches together, or with retain_graph=True
-            (hidden,), slices = ctx.saved_tensors, ctx.slices
+        (gradients, ctx.gradients), slices = (ctx.gradients, None), ctx.slices
+        if gradients is None:  # of micro-batches together, of those that wait, or with retain_graph=True
+            (hidden,), factor = ctx.saved_tensors, gradient if slices.waits else 1.0
             if slices.head.updates() != slices.updates:
                 raise LongshoreError(
                     "backward: the head has been updated since the forward pass; call step() after backward() of every "
                     "loss, or compute the loss again"
                 )
-            gradients = slices.head(lambda weight, bias: slices.compute(hidden, weight, bias, ctx.wanted))[1]
-        return *(None if g is None else g.mul_(gradient) for g in gradients), None
+            gradients = slices.head(lambda weight, bias: slices.compute(hidden, weight, bias, ctx.wanted, factor))[1]
+        return *(g if g is None or slices.waits else g.mul_(gradient) for g in gradients), None
