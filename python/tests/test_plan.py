@@ -198,6 +198,11 @@ def test_several_models_share_a_budget():
     assert alone["step_seconds"] < found["step_seconds"] < 1.8 * alone["step_seconds"]  # which computes forward alone
     assert found["minimum_bytes"] == sum(part["minimum_bytes"] for part in found["models"])
     assert len(found["what_if"]) >= 5
+    assert sum(found["memory"].values()) == found["peak_bytes"]
+    assert found["memory"]["process"] == alone["memory"]["process"]  # which they share
+    twice = longshore.plan([policy, policy], (2, 12), machine=MACHINE, memory="64MiB", max_writes_per_day="2TB")
+    assert twice["bound"] == "max_writes_per_day"
+    assert twice["written_bytes_per_day"] == pytest.approx(2e12, rel=1e-3)
     with pytest.raises(longshore.BudgetError, match="LlamaForCausalLM and LlamaForCausalLM together: minimum"):
         longshore.plan([policy, reference], (2, 12), memory=found["minimum_bytes"] - 1)
 

@@ -164,7 +164,7 @@ class Case:
             "bound": native.bound(times.bound).name,
             "lanes": lanes,
             "activations": chosen.amounts if chosen else self._activations(),
-            "written_bytes_per_day": int(times.drive_write_bytes / step * DAY_SECONDS) if step else 0,
+            "written_bytes_per_day": _of_a_day(times.drive_write_bytes, step),
             "plan_seconds": time.perf_counter() - began,
         }
 
@@ -370,6 +370,11 @@ def useful_bytes(case, figures):
     return enough
 
 
+def _of_a_day(nbytes, seconds):
+    """Bytes of a day, of so many in each step."""
+    return int(nbytes / seconds * DAY_SECONDS) if seconds else 0
+
+
 def together(parts):
     """The figures of models that compute one after the other in each step."""
     if len(parts) == 1:
@@ -387,6 +392,9 @@ def together(parts):
     waits = [part["bound"] for part in parts if part["bound"] == endurance.NAME]
     out["bound"] = waits[0] if waits else max(out["lanes"], key=out["lanes"].get)
     out["tokens_per_second"] = out["tokens"] / out["step_seconds"] if out["step_seconds"] else 0.0
+    out["written_bytes_per_day"] = _of_a_day(out["drive_write_bytes"], out["step_seconds"])
+    out["memory"]["process"] -= (len(parts) - 1) * RESERVE_BYTES  # they share one
+    out["peak_bytes"] = sum(out["memory"].values())
     return out
 
 
