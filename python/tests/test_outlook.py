@@ -18,10 +18,10 @@ def informed(caplog):
     caplog.set_level(logging.INFO, "longshore")
 
 
-def trained(directory, batches, memory="64MiB", again=None):
+def trained(directory, batches, memory="64MiB", again=None, **how):
     """(the digest after a step with each batch, its core)."""
     torch.manual_seed(3)
-    engine = longshore.wrap(models.gpt2(), run=directory, memory=memory, lr=1e-3)
+    engine = longshore.wrap(models.gpt2(), run=directory, memory=memory, lr=1e-3, **how)
     core = core_of(engine)
     if again is not None:
         core.plan.again = again
@@ -51,6 +51,16 @@ def test_a_larger_batch_is_planned_for_and_said(tmp_path, caplog):
     texts = said(caplog, "takes about")
     assert [text.split(" takes")[0] for text in texts] == ["a step of 24 tokens", "a step of 48 tokens"]
     assert "planned again" not in texts[0] and "planned again" in texts[1]
+
+
+def test_the_plan_of_the_whole_process_is_said_and_held_against_the_truth(tmp_path, caplog):
+    batches = [*models.tokens(3), *models.tokens(3, length=24)]
+    trained(tmp_path / "run", batches, "400MiB", memory_of="process")
+    texts = said(caplog, "takes about")
+    assert [text.split(" takes")[0] for text in texts] == ["a step of 24 tokens", "a step of 48 tokens"]
+    assert "planned again" not in texts[0] and "planned again" in texts[1]
+    (truth,) = said(caplog, "by plan")
+    assert truth.startswith("a step took ") and "(median of 2)" in truth
 
 
 def test_what_is_measured_is_a_trace_of_the_step(tmp_path):

@@ -65,6 +65,7 @@ class Plan:
     slots_beside: Callable[[int], int] | None = None  # how many slots gpu_memory has room for beside so many bytes
     again: Callable | None = None  # (trace, slots, rates): plans it again, see Needs.again(); None: it stays as it is
     activations: Any = None  # what becomes of them (Chosen), if they were planned, too
+    times: Any = None  # struct shore_plan_times, of a step with these
     beside: Callable | None = None  # plans them beside this engine: see Needs.beside()
     trace_steps: int = 0  # how many of the last steps are recorded
     state_bytes: int = 0  # of all trained parameters, which each step writes
@@ -447,6 +448,7 @@ def plan(
         crossing_bytes=2 * max(needs.block, min(pool_bytes, CROSSING_BYTES)),
         slots_beside=slots_beside,
         activations=chosen,
+        times=planned.times,
         beside=needs.beside,
         trace_steps=how.get("trace", 0),
         state_bytes=needs.state,

@@ -67,11 +67,12 @@ class Outlook:
         trace = clock.trace()
         if trace is not None:
             self._plan(trace)
-        memory = self.core.device_memory
+        memory, passes, self.passes = self.core.device_memory, self.passes, []
         if memory.planned is not None:
+            if memory.times is not None and len(passes) == 1:
+                self._say(memory, memory, memory.planned.tokens)
             kept_plan.keep(self.core, memory.planned, self.drift.machine)
             memory.planned = None
-        passes, self.passes = self.passes, []
         if self.core.ranks.size == 1:
             self._watch(passes, metrics)
 

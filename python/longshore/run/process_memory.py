@@ -167,6 +167,7 @@ class ProcessMemory:
         self.before = 0  # the process's peak before the step
         self.gathers = False  # a step has begun
         self.planned = None  # the Trace of the last pass that was planned for, until its plan is kept
+        self.times = None  # struct shore_plan_times of a step of it alone; None: it came within one, or nobody knows
         self.drift = None  # the Drift, once rates have changed
         streams.fates = Fates()
         self.guard = allocator.Guard(self.limit, reserve(self.process.limit) // 2)
@@ -259,13 +260,14 @@ class ProcessMemory:
             if made is None:
                 raise self._too_little(needs, left)
             sizes, chosen = {name: getattr(made, name) for name in _SIZES}, made.activations
+            self.times = None if trace.why else made.times
             differs = any(getattr(plan, name) != size for name, size in sizes.items())
             if differs:
                 room.change(streams.core(), **sizes)
             if self.drift is not None and self.drift.what:
                 streams.core().outlook.drifted(differs or chosen.of != streams.fates.of)
         else:
-            chosen = self._beside(replace(needs, pool_bytes=plan.pool_bytes), left, adds)
+            chosen, self.times = self._beside(replace(needs, pool_bytes=plan.pool_bytes), left, adds), None
         streams.fates = Fates(chosen.of, chosen.pool_bytes > 0)
         return adds
 
