@@ -113,7 +113,9 @@ int shore__chat_find(struct shore__chat *c, struct shore_diag *diag) {
     if (rc) return rc;
     if (!json_object_get(c->templates, "default"))
         return shore__fail(diag, SHORE_EMISSING,
-                           "%s: has no chat template: there is no " JINJA ", and no default one in " CONFIG,
+                           "%s: has no chat template: there is no " JINJA ", and no default one in " CONFIG
+                           "; put that of a chat model with this tokenizer there, or give rows in which \"prompt\" and "
+                           "\"completion\" are texts",
                            directory ? directory : "the byte-level tokenizer");
     return 0;
 }
