@@ -316,6 +316,16 @@ def test_what_cannot_be_rendered_is_said(tokenizer, tmp_path):
     assert program(model_of(tmp_path, tokenizer, TEMPLATES["qwen2_5_training"]), [begins]).returncode == 0
 
 
+def test_tokens_without_a_name_are_as_in_jinja(tokenizer, tmp_path):
+    nameless = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)
+    rows = [{"messages": [user("a"), says("b")]}]
+    assert nameless.bos_token is None
+    refused(nameless, tmp_path, TEMPLATES["llama3"], rows[0], "'bos_token' is undefined")
+    for name in "gemma", "phi3", "qwen2_5":
+        found = ours(model_of(tmp_path, nameless, TEMPLATES[name]), rows)
+        assert found[0][0][0] == theirs(nameless, TEMPLATES[name], rows[0])[0]
+
+
 def test_a_row_with_tools_takes_the_template_for_them(tokenizer, tmp_path):
     model_of(tmp_path, tokenizer, "").joinpath("chat_template.jinja").unlink()
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())

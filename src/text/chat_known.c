@@ -180,13 +180,14 @@ static int put_content(struct shore__text *out, const json_t *content, bool trim
     return shore__text_append(out, text + from, to - from);
 }
 
+/* 1: a token has no name, by which the template may fail. */
 static int put(struct shore__text *out, const struct shore__chat *c, const char *form) {
     int rc = 0;
     for (; rc == 0 && form && *form; form++) {
         const char *token = *form == *BOS ? "bos_token" : *form == *EOS ? "eos_token" : NULL;
         const json_t *text = token ? json_object_get(c->variables, token) : NULL;
         if (token)
-            rc = shore__text_append(out, json_string_value(text), json_string_length(text));
+            rc = text ? shore__text_append(out, json_string_value(text), json_string_length(text)) : 1;
         else
             rc = shore__text_append(out, form, 1);
     }
@@ -251,5 +252,9 @@ int shore__chat_render_known(const struct shore__chat *c, const json_t *row, str
     for (size_t i = 0; rc == 0 && c->known->form->thought && i < n; i++)
         if (role_of(json_array_get(messages, i)) == ASSISTANT) rc = render(c, messages, i + 1, i, &(*out)[(*count)++]);
     if (rc == 0 && *count == 0) rc = render(c, messages, n, 0, &(*out)[(*count)++]);
-    return rc ? rc : 1;
+    if (rc != 1) return rc ? rc : 1;
+    shore__chat_texts_free(*out, *count);
+    *out = NULL;
+    *count = 0;
+    return 0;
 }
