@@ -155,18 +155,20 @@ static bool says_something(const struct shore__keys *config, const char *key) {
     return v && !json_is_null(v) && !(json_is_object(v) && json_object_size(v) == 0);
 }
 
-/* object: what the configuration has at `key`, or in it; NULL: nothing, which is the default kind. */
+/* object: what the configuration has at `key`, or in it; NULL or null: nothing, which is the default kind. */
 static void read_from(struct shore__keys *config, const char *key, const json_t *object,
                       const struct shore__rope_rules *rules, struct shore__rope *out) {
     uint32_t max_positions = rules->max_positions;
-    *out = (struct shore__rope){.theta = shore__keys_number(config, "rope_theta", rules->theta, 1, 1e12), .factor = 1};
-    if (object && !json_is_object(object)) shore__keys_refuse(config, key, "an object is needed");
-    if (config->rc || !object) return;
+    const char *beside_key = rules->theta_key ? rules->theta_key : "rope_theta";
+    *out = (struct shore__rope){.theta = shore__keys_number(config, beside_key, rules->theta, 1, 1e12), .factor = 1};
+    if (object && !json_is_object(object) && !json_is_null(object))
+        shore__keys_refuse(config, key, "an object is needed");
+    if (config->rc || !json_is_object(object)) return;
     struct shore__keys in = {object, config->name, config->diag, 0};
     read_part(&in, rules);
     double beside = out->theta;
     out->theta = shore__keys_number(&in, "rope_theta", beside, 1, 1e12);
-    if (shore__keys_given(config, "rope_theta") && out->theta != beside) refuse_another(&in, "rope_theta");
+    if (shore__keys_given(config, beside_key) && out->theta != beside) refuse_another(&in, "rope_theta");
     uint32_t kind = kind_of(&in);
     if (!in.rc) refuse_unknown_keys(&in, kind, rules->query_scales);
     if (!in.rc) {
@@ -202,7 +204,7 @@ void shore__rope_read(struct shore__keys *config, const struct shore__rope_rules
     const char *key = old ? "rope_scaling" : "rope_parameters";
     struct shore__rope other;
     read_part(config, rules);
-    read_from(config, key, old || new ? json_object_get(config->object, key) : NULL, rules, out);
+    read_from(config, key, json_object_get(config->object, key), rules, out);
     if (!old || !new) return;
     read_from(config, "rope_parameters", json_object_get(config->object, "rope_parameters"), rules, &other);
     if (!config->rc && !mean_the_same(out, &other))
@@ -211,24 +213,25 @@ void shore__rope_read(struct shore__keys *config, const struct shore__rope_rules
 
 void shore__rope_read_both(struct shore__keys *config, const struct shore__rope_rules *rules, const char *local_key,
                            double local_theta, struct shore__rope out[2]) {
-    const json_t *both = json_object_get(config->object, "rope_parameters");
-    struct shore__rope_rules local = {.theta = local_theta, .max_positions = rules->max_positions};
-    if (!says_something(config, "rope_parameters")) {
-        shore__rope_read(config, rules, &out[0]);
-        if (local_key) local.theta = shore__keys_number(config, local_key, local_theta, 1, 1e12);
-        out[1] = (struct shore__rope){.theta = local.theta, .factor = 1};
-        return;
-    }
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)both, key,
-                        value) if (strcmp(key, "full_attention") && strcmp(key, "sliding_attention"))
-        shore__keys_refuse(config, "rope_parameters",
-                           "one object for full_attention and one for sliding_attention are "
-                           "needed");
-    if (says_something(config, "rope_scaling")) refuse_another(config, "rope_scaling");
-    read_from(config, "rope_parameters", json_object_get(both, "full_attention"), rules, &out[0]);
-    read_from(config, "rope_parameters", json_object_get(both, "sliding_attention"), &local, &out[1]);
+    const struct shore__rope_rules local = {
+        .theta = local_theta, .theta_key = local_key, .max_positions = rules->max_positions};
+    const bool nested = says_something(config, "rope_parameters");
+    const char *key = nested ? "rope_parameters" : "rope_scaling", *which;
+    json_t *given = json_object_get(config->object, key), *both = nested ? given : NULL, *value;
+    json_object_foreach(both, which, value) if (strcmp(which, "full_attention") && strcmp(which, "sliding_attention"))
+        shore__keys_refuse(config, key, "one object for full_attention and one for sliding_attention are needed");
+    if (nested && says_something(config, "rope_scaling")) refuse_another(config, "rope_scaling");
+    if (!nested && json_object_get(given, "type") && !json_object_get(given, "rope_type"))
+        shore__keys_refuse(config, key, "transformers 5 reads no \"type\" here: call it \"rope_type\"");
+    read_part(config, rules);
+    if (nested && !json_is_object(given)) shore__keys_refuse(config, key, "an object is needed");
+    read_from(config, key, nested ? json_object_get(both, "full_attention") : given, rules, &out[0]);
+    read_from(config, key, json_object_get(both, "sliding_attention"), &local, &out[1]);
+    if (out[0].kind == SHORE__ROPE_LONGROPE || out[1].kind == SHORE__ROPE_LONGROPE ||
+        out[1].kind == SHORE__ROPE_DYNAMIC)
+        shore__keys_refuse(config, key,
+                           "full_attention can be default, linear, dynamic, llama3 or yarn, sliding_attention all "
+                           "of these but dynamic; from Python, any model trains");
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */

@@ -12,6 +12,7 @@ struct shore__rope_rules {
     double *part;                /* partial_rotary_factor goes there, if it is given; NULL: only 1 is supported */
     bool query_scales;           /* yarn has llama_4_scaling_beta */
     uint32_t original_positions; /* longrope's, where it has none; 0: max_positions */
+    const char *theta_key;       /* where theta lies beside rope_parameters; NULL: "rope_theta" */
 };
 /* Reads rope_theta, and rope_scaling or rope_parameters. Refuses unknown kinds and keys by name. */
 void shore__rope_read(struct shore__keys *config, const struct shore__rope_rules *rules, struct shore__rope *out);

@@ -84,7 +84,7 @@ static void read2(struct shore__keys *r, struct shore__arch *a) {
 static void read3(struct shore__keys *r, struct shore__arch *a) {
     read(r, false, 131072, shore__keys_count(r, "sliding_window_pattern", 6, 4096), a);
     a->logit_cap = cap(r, "final_logit_softcapping", 0);
-    const struct shore__rope_rules rules = {1e6, a->max_positions, a->head_dim, NULL, false, 0};
+    const struct shore__rope_rules rules = {.theta = 1e6, .max_positions = a->max_positions, .head_dim = a->head_dim};
     shore__rope_read_both(r, &rules, "rope_local_base_freq", 1e4, a->rope);
     a->kinds[1].rope = 1;
 }

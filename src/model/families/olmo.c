@@ -46,7 +46,7 @@ static void read2(struct shore__keys *r, struct shore__arch *a) {
 
 static void read3(struct shore__keys *r, struct shore__arch *a) {
     read(r, (struct shore__rotary_defaults){DEFAULTS, .reads_rope = true}, a);
-    const struct shore__rope_rules rules = {THETA, a->max_positions, a->head_dim, NULL, false, 0};
+    const struct shore__rope_rules rules = {.theta = THETA, .max_positions = a->max_positions, .head_dim = a->head_dim};
     shore__rope_read_both(r, &rules, NULL, THETA, a->rope);
     if (shore__keys_number(r, "rope_theta", THETA, 1, 1e12) != THETA)
         shore__keys_refuse(r, "rope_theta",

@@ -76,7 +76,8 @@ void shore__rotary_read(struct shore__keys *r, struct shore__rotary_defaults abs
                                             a->head_dim,
                                             absent.part,
                                             absent.query_scales,
-                                            absent.original_positions};
+                                            absent.original_positions,
+                                            NULL};
     if (!absent.reads_rope) shore__rope_read(r, &rules, &a->rope[0]);
 }
 

@@ -27,6 +27,19 @@ static void layers_are_of_two_kinds(void **state) {
     expect_refusal("{\"model_type\": \"smollm3\", " SIZES "\"no_rope_layers\": [1, 0]}", "\"no_rope_layers\" is [1,0]");
 }
 
+static void what_transformers_reads_otherwise_is_refused_of_both_kinds(void **state) {
+    (void)state;
+#define BOTH(full, sliding)                                                                                        \
+    "{\"model_type\": \"gemma3_text\", \"rope_theta\": 2e6, \"rope_local_base_freq\": 500, \"rope_parameters\": {" \
+    "\"full_attention\": {\"rope_type\": \"" full "}, \"sliding_attention\": {\"rope_type\": \"" sliding "}}}"
+    struct shore__arch a = arch_of(BOTH("linear\", \"factor\": 2", "default\""));
+    assert_true(a.rope[0].theta == 2e6 && a.rope[1].theta == 500);
+    expect_refusal(BOTH("default\"", "default\", \"rope_theta\": 1e4"), "\"rope_theta\" is 10000.0");
+    expect_refusal(BOTH("default\"", "dynamic\", \"factor\": 2"), "all of these but dynamic");
+    expect_refusal("{\"model_type\": \"olmo3\", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}",
+                   "call it \"rope_type\"");
+}
+
 #define LONGROPE(n)                                                                                              \
     "{\"model_type\": \"phi3\", " SIZES "\"original_max_position_embeddings\": 8, \"rope_scaling\": {\"type\": " \
     "\"longrope\", \"short_factor\": [" n "], \"long_factor\": [2, 2, 2, 2, 2, 2, 2, 2]}}"
@@ -74,7 +87,7 @@ static void what_is_written_is_read_again(void **state) {
                                            "\"olmoe\"",   "\"qwen3_moe\"", "\"gpt_oss\""};
     static const char *const angles[] = {
         "{\"rope_type\": \"default\"}", "{\"rope_type\": \"linear\", \"factor\": 2}",
-        "{\"type\": \"dynamic\", \"factor\": 2}",
+        "{\"rope_type\": \"dynamic\", \"factor\": 2}",
         "{\"rope_type\": \"yarn\", \"factor\": 4, \"truncate\": false, \"attention_factor\": 1.5}",
         "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4}"};
     (void)state;
@@ -155,6 +168,7 @@ static void presets_have_their_published_sizes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_are_of_two_kinds),
+        cmocka_unit_test(what_transformers_reads_otherwise_is_refused_of_both_kinds),
         cmocka_unit_test(positions_end_where_factors_change),
         cmocka_unit_test(experts_are_counted_by_both_names),
         cmocka_unit_test(what_is_written_is_read_again),
