@@ -160,6 +160,11 @@ static int open_with(const char *python, const struct shore__chat *c, const json
     return rc;
 }
 
+/* Whether that python3 is none that renders: it has no jinja2, or does not run. */
+static bool is_no_help(int rc) {
+    return rc == SHORE_EMISSING || rc == -EACCES || rc == -EIO;
+}
+
 /* Takes the first python3 of PATH that has jinja2: the first one may be of an environment for something else. */
 int shore__chat_helper_open(const struct shore__chat *c, struct shore__chat_helper **out, struct shore_diag *diag) {
     json_t *question = json_pack("{s:O, s:O, s:o, s:i}", "templates", c->templates, "variables", c->variables,
@@ -168,7 +173,7 @@ int shore__chat_helper_open(const struct shore__chat *c, struct shore__chat_help
     char *places = strdup(path ? path : "/usr/bin:/bin"), *save = NULL;
     struct shore_diag why = {0};
     int rc = question && places ? SHORE_EMISSING : shore__out_of_memory(&why);
-    for (char *place = rc == SHORE_EMISSING ? strtok_r(places, ":", &save) : NULL; place && rc == SHORE_EMISSING;
+    for (char *place = rc == SHORE_EMISSING ? strtok_r(places, ":", &save) : NULL; place && is_no_help(rc);
          place = strtok_r(NULL, ":", &save))
         if (shore__path_exists(place, "python3"))
             rc = open_with(shore__path_in(place, "python3").text, c, question, out, &why);

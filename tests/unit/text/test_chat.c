@@ -261,21 +261,37 @@ static void a_row_is_given_up_when_told(void **state) {
     shore__chat_close(chat);
 }
 
-static void a_helper_that_does_not_answer_is_ended(void **state) {
-    char text[1024], *path = strdup(getenv("PATH"));
-    struct shore__chat *chat = open_chat("{{ messages }}");
-    chat->seconds = 1;
-    put_text("python3", "#!/bin/sh\nexec sleep 9999\n");
-    assert_int_equal(chmod(in_directory("python3"), 0755), 0);
-    char *longer = malloc(strlen(path) + strlen(directory) + 2);
+/* Renders a row where another python3 is the first one of PATH. */
+static void render_with(const char *python, mode_t mode, unsigned seconds, char *text, size_t bytes) {
+    char *path = strdup(getenv("PATH")), *longer = malloc(strlen(path) + strlen(directory) + 2);
+    struct shore__chat *chat = open_chat("{{ messages[0].content }}");
+    chat->seconds = seconds;
+    put_text("python3", python);
+    assert_int_equal(chmod(in_directory("python3"), mode), 0);
     sprintf(longer, "%s:%s", directory, path);
     setenv("PATH", longer, 1);
-    render(chat, ROW(TWICE), text, sizeof text);
+    render(chat, ROW(SAYS("user", "a")), text, bytes);
     setenv("PATH", path, 1);
-    assert_non_null(strstr(text, "the helper that renders chat templates does not answer"));
     shore__chat_close(chat);
+    drop("python3");
     free(longer);
     free(path);
+}
+
+static void a_helper_that_does_not_answer_is_ended(void **state) {
+    char text[1024];
+    render_with("#!/bin/sh\nexec sleep 9999\n", 0755, 1, text, sizeof text);
+    assert_non_null(strstr(text, "the helper that renders chat templates does not answer"));
+}
+
+/* As that of a manager of versions, of which none is chosen, or a file that nobody may run. */
+static void a_python_that_does_not_run_is_passed_over(void **state) {
+    char text[1024];
+    if (!has_jinja()) skip();
+    render_with("#!/bin/sh\nexit 127\n", 0755, 60, text, sizeof text);
+    assert_string_equal(text, "a");
+    render_with("#!/bin/sh\n", 0644, 60, text, sizeof text);
+    assert_string_equal(text, "a");
 }
 
 int main(void) {
@@ -288,6 +304,7 @@ int main(void) {
         cmocka_unit_test(a_template_without_end_is_ended),
         cmocka_unit_test(a_row_is_given_up_when_told),
         cmocka_unit_test(a_helper_that_does_not_answer_is_ended),
+        cmocka_unit_test(a_python_that_does_not_run_is_passed_over),
     };
     return cmocka_run_group_tests(tests, with_tokenizer, without_it);
 }
