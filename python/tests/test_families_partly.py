@@ -80,6 +80,21 @@ def test_a_text_beside_images_has_the_names_of_new_and_of_old_files(how, tmp_pat
         program("eval", tmp_path / "model", "--adapter", tmp_path / "out", "--data", tmp_path / "data.bin")
 
 
+def test_an_adapter_for_the_head_beside_images_is_merged(tmp_path, monkeypatch):
+    peft = pytest.importorskip("peft")
+    auto, *_ = prepared("mistral3_images", tmp_path, monkeypatch)
+    how = peft.LoraConfig(r=2, target_modules="lm_head|.*language_model.*q_proj", init_lora_weights=False)
+    model = peft.get_peft_model(auto.from_pretrained(tmp_path / "model", dtype=torch.float32), how)
+    model.save_pretrained(tmp_path / "adapter")
+    (tmp_path / "drive").mkdir()
+    where = ["--tokenizer", "bytes", "--drive", tmp_path / "drive", "--out", tmp_path / "run"]
+    program("import", tmp_path / "model", "--adapter", tmp_path / "adapter", *where)
+    program("export", tmp_path / "run", "--out", tmp_path / "out", "--dtype", "fp32")
+    ours = auto.from_pretrained(tmp_path / "out", dtype=torch.float32).state_dict()
+    for name, value in model.merge_and_unload().state_dict().items():
+        assert (ours[name] - value).abs().max() <= 1e-6 * value.abs().max(), name
+
+
 @pytest.mark.parametrize("patterns", [["*.experts.*"], ["*self_attn*", "*embed_tokens*"]], ids=["experts", "others"])
 @pytest.mark.parametrize("case", experts.CASES)
 def test_frozen_experts_and_what_lies_beside_them(case, patterns, tmp_path):

@@ -39,14 +39,21 @@ struct shore__adapter {
 
 /* ---- tensors and the weights that they are for ------------------------------------------------------------------- */
 
-/* The number of the model's tensor of this name, or of the one that is tied to it; nshapes: there is none. */
+static bool is_name(const char *name, const char *of, bool newer) {
+    return strcmp(name, newer ? shore__newer_name(of).text : of) == 0;
+}
+
+/* The number of the model's tensor of this name, or of the one that is tied to it; nshapes: there is none. PEFT has the
+ * text of a multimodal model where transformers has it, whatever the model's files say. */
 static uint32_t shape_of(const struct shore__contents *c, const char *name, bool *tied) {
-    for (uint32_t i = 0; i < c->nshapes; i++) {
-        bool same = strcmp(c->shapes[i].name, name) == 0;
-        *tied = c->shapes[i].ntied > 0;
-        for (uint32_t k = 0; k < c->shapes[i].ntied; k++)
-            same |= strcmp(c->shapes[i].tied[k], name) == 0;
-        if (same) return i;
+    for (uint32_t n = 0; n < 2 * c->nshapes; n++) {
+        const struct shore_shape *shape = &c->shapes[n % c->nshapes];
+        const bool newer = n >= c->nshapes;
+        bool same = is_name(name, shape->name, newer);
+        *tied = shape->ntied > 0;
+        for (uint32_t k = 0; k < shape->ntied; k++)
+            same |= is_name(name, shape->tied[k], newer);
+        if (same) return n % c->nshapes;
     }
     return c->nshapes;
 }
@@ -78,12 +85,6 @@ static int place(struct shore__adapter *a, const struct shore__st_tensor *t, str
     if (around) strcat(name, ".weight");
     if (!around && layer) memmove(layer, layer + 11, strlen(layer + 11) + 1);
     uint32_t shape = shape_of(a->contents, name, &tied);
-    /* PEFT has the text of a multimodal model where transformers has it, whatever the model's files say */
-    static const char text[] = SHORE__TEXT_NEW, old[] = SHORE__TEXT_OLD;
-    if (shape == a->contents->nshapes && strncmp(name, text, sizeof text - 1) == 0) {
-        memcpy(name, old, sizeof old - 1);
-        shape = shape_of(a->contents, name, &tied);
-    }
     if (shape == a->contents->nshapes)
         return shore__st_refuse(a->files, t, diag,
                                 "is for %s, which the model does not have, or which Longshore does not merge",
