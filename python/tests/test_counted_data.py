@@ -4,6 +4,7 @@ are those of a PyTorch loop that takes the mean over what counts."""
 import importlib.util
 import json
 import os
+import pathlib
 import random
 import shutil
 import struct
@@ -155,6 +156,38 @@ def test_tokens_what_counts_and_the_loss_are_trls(kind, made, template, tmp_path
         assert ids[at : at + n] == one["input_ids"], row
         assert [not c for c in counts[at + 1 : at + n]] == [label == -100 for label in one["labels"][1:]], row
         assert not any(counts[at + n : at + length]) and not counts[at]
+
+
+ANEW = (  # writes earlier answers anew
+    "{% for m in messages %}{% if m.role == 'user' %}U{{ m.content }}{% else %}A{{ 'Hm.' if loop.last }}{{ m.content }}"
+    "{{ eos_token }}{% endif %}{% endfor %}{{ 'A' if add_generation_prompt }}"
+)
+ELSE = "{% for m in messages %}{{ 'Now ' if loop.last }}{{ m.content }}{% endfor %}"  # so does its prompt
+
+
+@needs_trl
+@pytest.mark.parametrize("template", ["qwen3", ANEW, ELSE])
+@pytest.mark.parametrize("kind", ["messages", "lists"])
+def test_conversations_are_whole_where_all_counts(template, kind, tmp_path, seed):
+    """As TRL has them by default: what counts need not be told, and nothing is there twice."""
+    import trl
+
+    random.seed(seed)
+    if template == "qwen3":
+        template = (pathlib.Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
+    model_in(tmp_path, byte_level, template)
+    rows, length = rows_of(kind)[:20], 256
+    rows.append({"messages": [{"role": "user", "content": "No answer"}]})
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    train(tmp_path, rows, tmp_path / "run", length, "--pack", "off", "--loss-on", "all", "--steps", 1, "--batch", 1)
+    ids, counts = tokens_of(tmp_path / "run")
+    assert len(ids) == length * len(rows)
+    for i, row in enumerate(rows):
+        messages = row.get("messages") or row["prompt"] + row["completion"]
+        wanted = tokenizer.apply_chat_template(messages, return_dict=True)["input_ids"][:length]
+        at, n = i * length, len(wanted)
+        assert ids[at : at + n] == wanted
+        assert counts[at : at + length] == [0 < k < n for k in range(length)]
 
 
 SPACES = ["[user]{{ m.content }} [bot]", " {{ m.content }} "]  # about users' texts; in what counts

@@ -45,7 +45,7 @@ static int render_row(struct shore__chat *chat, const char *line, size_t bytes, 
     size_t count = 0;
     json_error_t why;
     json_t *row = json_loadb(line, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
-    int rc = row ? shore__chat_render(chat, row, &texts, &count, diag)
+    int rc = row ? shore__chat_render(chat, row, false, &texts, &count, diag)
                  : shore__fail(diag, SHORE_EINPUT, "is no JSON: %s", why.text);
     for (size_t i = 0; rc == 0 && i < count; i++)
         if (json)

@@ -48,20 +48,20 @@ static int refuse_marks(const json_t *messages, struct shore_diag *diag) {
     return 0;
 }
 
-int shore__chat_render(struct shore__chat *c, const json_t *row, struct shore__chat_text **out, size_t *count,
-                       struct shore_diag *diag) {
+int shore__chat_render(struct shore__chat *c, const json_t *row, bool whole, struct shore__chat_text **out,
+                       size_t *count, struct shore_diag *diag) {
     *count = 0;
     *out = NULL;
     const json_t *messages = json_object_get(row, "messages");
     if (!messages) return shore__fail(diag, SHORE_EINPUT, "the row has no \"messages\"");
     if (!json_array_size(messages)) return shore__fail(diag, SHORE_EINPUT, "\"messages\" is no list of messages");
-    int rc = refuse_marks(messages, diag);
+    int rc = whole ? 0 : refuse_marks(messages, diag);
     if (rc) return rc;
-    rc = shore__chat_render_known(c, row, out, count);
+    rc = shore__chat_render_known(c, row, whole, out, count);
     if (rc > 0) return 0;
     if (rc < 0) shore__out_of_memory(diag);
     if (rc == 0 && !c->helper) rc = shore__chat_helper_open(c, &c->helper, diag);
-    if (rc == 0) rc = shore__chat_helper_render(c->helper, row, out, count, diag);
+    if (rc == 0) rc = shore__chat_helper_render(c->helper, row, whole, out, count, diag);
     if (rc == 0) return 0;
     shore__chat_texts_free(*out, *count);
     *out = NULL;

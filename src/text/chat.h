@@ -3,6 +3,7 @@
 #define SHORE_TEXT_CHAT_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "files/unpack.h"
@@ -30,11 +31,12 @@ struct shore__chat_text {
     size_t ncounts; /* 0: nothing counts */
 };
 /* Renders a row {"messages": [...], "tools": [...]?, "documents": [...]?, "chat_template_kwargs": {...}?}; its other
- * fields mean nothing here. Usually one sequence; one per answer if the template writes earlier turns anew. *out:
- * malloc'ed, *count of them, for shore__chat_texts_free(). SHORE_EINPUT: the row or the template is at fault; diag says
- * how, without the name of the file. Other errors say why the template cannot be used at all. */
-int shore__chat_render(struct shore__chat *chat, const json_t *row, struct shore__chat_text **out, size_t *count,
-                       struct shore_diag *diag);
+ * fields mean nothing here. Usually one sequence; one per answer if the template writes earlier turns anew. whole: one,
+ * and what counts is not asked. *out: malloc'ed, *count of them, for shore__chat_texts_free(). SHORE_EINPUT: the row or
+ * the template is at fault; diag says how, without the name of the file. Other errors say why the template cannot be
+ * used at all. */
+int shore__chat_render(struct shore__chat *chat, const json_t *row, bool whole, struct shore__chat_text **out,
+                       size_t *count, struct shore_diag *diag);
 void shore__chat_texts_free(struct shore__chat_text *texts, size_t count);
 
 #endif

@@ -189,10 +189,10 @@ int shore__chat_helper_open(const struct shore__chat *c, struct shore__chat_help
               : 0;
 }
 
-int shore__chat_helper_render(struct shore__chat_helper *h, const json_t *row, struct shore__chat_text **out,
-                              size_t *count, struct shore_diag *diag) {
+int shore__chat_helper_render(struct shore__chat_helper *h, const json_t *row, bool whole,
+                              struct shore__chat_text **out, size_t *count, struct shore_diag *diag) {
     static const char *const fields[] = {"messages", "tools", "documents", "chat_template_kwargs"};
-    json_t *question = json_object();
+    json_t *question = json_pack("{s:b}", "whole", whole);
     int rc = question ? 0 : shore__out_of_memory(diag);
     for (size_t i = 0; rc == 0 && i < sizeof fields / sizeof *fields; i++) {
         json_t *field = json_object_get(row, fields[i]);

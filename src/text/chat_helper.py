@@ -1,7 +1,7 @@
 """Renders rows of messages by a chat template, in the sandbox and with the names that transformers gives it.
 
-It reads a line {"templates": {...}, "variables": {...}, "special": [...], "seconds": N}, then a row on each line, and
-answers each with a line: {"texts": [{"text": ..., "counts": [[begin, end], ...]}]}, in bytes, or {"error": ...}.
+It reads a line {"templates": {...}, "variables": {...}, "special": [...], "seconds": N}, then a row on each line, with
+"whole" where it is not asked what counts. It answers each with a line: {"texts": [{"text": ..., "counts": [[begin, end], ...]}]}, in bytes, or {"error": ...}.
 """
 
 import json
@@ -120,6 +120,8 @@ class Chat:
             return "".join(blocks)
 
         full = render(messages, False)
+        if row.get("whole"):
+            return [(full, [])]
         if name in self.marked:
             spans = Generation.spans
             if any(before[1] > span[0] for before, span in zip(spans, spans[1:])):

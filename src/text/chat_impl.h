@@ -27,13 +27,13 @@ const struct shore__chat_known *shore__chat_recognise(const char *text, size_t b
 const struct shore__chat_known *shore__chat_known_by(uint64_t hash);
 /* Renders a row, if it is plain: system, user and assistant say texts, in an order that the template takes. Returns 1,
  * 0 if the row is not plain, or -ENOMEM. The caller frees *out, which may be there after an error, too. */
-int shore__chat_render_known(const struct shore__chat *chat, const json_t *row, struct shore__chat_text **out,
-                             size_t *count);
+int shore__chat_render_known(const struct shore__chat *chat, const json_t *row, bool whole,
+                             struct shore__chat_text **out, size_t *count);
 
 /* A process of python3 that renders templates by jinja2. It ends itself when a row takes too long. */
 int shore__chat_helper_open(const struct shore__chat *chat, struct shore__chat_helper **out, struct shore_diag *diag);
-int shore__chat_helper_render(struct shore__chat_helper *helper, const json_t *row, struct shore__chat_text **out,
-                              size_t *count, struct shore_diag *diag);
+int shore__chat_helper_render(struct shore__chat_helper *helper, const json_t *row, bool whole,
+                              struct shore__chat_text **out, size_t *count, struct shore_diag *diag);
 void shore__chat_helper_close(struct shore__chat_helper *helper); /* NULL is allowed */
 /* What it answered, a line of JSON. -EIO: it is none. */
 int shore__chat_answer(const char *line, size_t bytes, struct shore__chat_text **out, size_t *count,

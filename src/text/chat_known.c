@@ -241,7 +241,7 @@ static int render(const struct shore__chat *c, const json_t *messages, size_t n,
     return rc;
 }
 
-int shore__chat_render_known(const struct shore__chat *c, const json_t *row, struct shore__chat_text **out,
+int shore__chat_render_known(const struct shore__chat *c, const json_t *row, bool whole, struct shore__chat_text **out,
                              size_t *count) {
     const json_t *messages = json_object_get(row, "messages");
     size_t n = json_array_size(messages);
@@ -249,7 +249,7 @@ int shore__chat_render_known(const struct shore__chat *c, const json_t *row, str
     if (!c->known || n == 0 || !takes_row(c->known->form, row)) return 0;
     *out = calloc(n, sizeof **out);
     if (!*out) return -ENOMEM;
-    for (size_t i = 0; rc == 0 && c->known->form->thought && i < n; i++)
+    for (size_t i = 0; rc == 0 && !whole && c->known->form->thought && i < n; i++)
         if (role_of(json_array_get(messages, i)) == ASSISTANT) rc = render(c, messages, i + 1, i, &(*out)[(*count)++]);
     if (rc == 0 && *count == 0) rc = render(c, messages, n, 0, &(*out)[(*count)++]);
     if (rc != 1) return rc ? rc : 1;

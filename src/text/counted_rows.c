@@ -254,8 +254,9 @@ static int conversation(struct shore__counted *c, const json_t *row, const json_
     size_t n = 0;
     int rc = c->chat ? 0 : shore__chat_open(c->t, c->wait, c->wait_ctx, &c->chat, diag);
     if (rc) return rc == SHORE_EINPUT ? SHORE_EUSAGE : rc; /* not the row's fault */
-    rc = shore__chat_render(c->chat, row, &texts, &n, diag);
-    if (rc == 0 && prompt) rc = forget_prompt(texts, n, prompt, json_object_get(row, "messages"), diag);
+    rc = shore__chat_render(c->chat, row, c->how->all_count, &texts, &n, diag);
+    if (rc == 0 && prompt && !c->how->all_count)
+        rc = forget_prompt(texts, n, prompt, json_object_get(row, "messages"), diag);
     for (size_t i = 0; rc == 0 && i < n; i++)
         if (!prompt || texts[i].ncounts || n == 1) rc = write_text(c, &texts[i], diag);
     shore__chat_texts_free(texts, n);

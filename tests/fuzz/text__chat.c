@@ -34,7 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     struct shore__chat chat = {.known = shore__chat_known_by(hashes[data[0] % (sizeof hashes / sizeof *hashes)]),
                                .variables = json_pack("{s:s, s:s}", "bos_token", "<s>", "eos_token", "</s>")};
     if (!chat.known || !chat.variables) abort();
-    int rc = data[0] ? shore__chat_render_known(&chat, row, &texts, &count)
+    int rc = data[0] ? shore__chat_render_known(&chat, row, bytes & 1, &texts, &count)
                      : shore__chat_answer(json, bytes - 1, &texts, &count, &diag);
     if (rc < 0 && !data[0] && !diag.text[0]) abort(); /* it says why */
     for (size_t i = 0; rc >= 0 && i < count; i++)

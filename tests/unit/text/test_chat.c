@@ -108,7 +108,7 @@ static void render(struct shore__chat *chat, const char *row, char *out, size_t 
     size_t count;
     json_t *value = json_loads(row, 0, NULL);
     assert_non_null(value);
-    int rc = shore__chat_render(chat, value, &texts, &count, &diag);
+    int rc = shore__chat_render(chat, value, false, &texts, &count, &diag);
     json_decref(value);
     out[0] = 0;
     if (rc) shore__append(out, bytes, "%s", diag.text);
