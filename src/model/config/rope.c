@@ -227,6 +227,8 @@ void shore__rope_read_both(struct shore__keys *config, const struct shore__rope_
     if (nested && !json_is_object(given)) shore__keys_refuse(config, key, "an object is needed");
     read_from(config, key, nested ? json_object_get(both, "full_attention") : given, rules, &out[0]);
     read_from(config, key, json_object_get(both, "sliding_attention"), &local, &out[1]);
+    if (out[0].fractional || out[1].fractional)
+        shore__keys_refuse(config, key, "transformers 4 and 5 read alike only a \"truncate\" that is true");
     if (out[0].kind == SHORE__ROPE_LONGROPE || out[1].kind == SHORE__ROPE_LONGROPE ||
         out[1].kind == SHORE__ROPE_DYNAMIC)
         shore__keys_refuse(config, key,
