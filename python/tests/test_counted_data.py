@@ -109,6 +109,8 @@ def conversation():
 
 
 def rows_of(kind):
+    if kind == "texts":
+        return [{"text": text()} for _ in range(40)]
     if kind == "strings":
         return [{"prompt": text(0) + ".", "completion": " " + text(0) + "x"} for _ in range(40)]
     if kind == "messages":
@@ -117,7 +119,7 @@ def rows_of(kind):
 
 
 @needs_trl
-@pytest.mark.parametrize("kind", ["strings", "messages", "lists"])
+@pytest.mark.parametrize("kind", ["texts", "strings", "messages", "lists"])
 @pytest.mark.parametrize("made, template", [(byte_level, CHATML), (sentencepiece, INST)])
 def test_tokens_what_counts_and_the_loss_are_trls(kind, made, template, tmp_path, seed):
     from datasets import Dataset
