@@ -303,7 +303,8 @@ def test_what_cannot_be_rendered_is_said(tokenizer, tmp_path):
     left_out = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]
     check(other, {"messages": left_out}, 'message 2 has a "weight" by which it would not count')
     check(other, {"messages": [{**left_out[0], "train": False}]}, 'message 1 has a "train"')
-    counted = [left_out[0], {**left_out[1], "train": True, "weight": 1}]
+    check(other, {"messages": [{**left_out[0], "loss": False}]}, 'message 1 has a "loss"')
+    counted = [left_out[0], {**left_out[1], "train": True, "weight": 1, "loss": True}]
     assert program(model_of(tmp_path, tokenizer, other), [{"messages": counted}]).returncode == 0
     check(other, {"tools": "[1]"}, "no list of JSON schemas")
     check(other, {"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs")

@@ -36,14 +36,15 @@ void shore__chat_close(struct shore__chat *c) {
 
 /* Refuses what others leave answers out of the loss by, and transformers does not look at. */
 static int refuse_marks(const json_t *messages, struct shore_diag *diag) {
-    for (size_t i = 0; i < json_array_size(messages); i++) {
-        const json_t *message = json_array_get(messages, i), *weight = json_object_get(message, "weight");
-        bool weighed = json_is_number(weight) && json_number_value(weight) != 1;
-        if (!weighed && !json_is_false(json_object_get(message, "train"))) continue;
+    static const char *const marks[] = {"weight", "train", "loss"};
+    enum { MARKS = sizeof marks / sizeof *marks };
+    for (size_t i = 0; i < MARKS * json_array_size(messages); i++) {
+        const json_t *mark = json_object_get(json_array_get(messages, i / MARKS), marks[i % MARKS]);
+        if (!json_is_false(mark) && (!json_is_number(mark) || json_number_value(mark) == 1)) continue;
         return shore__fail(diag, SHORE_EINPUT,
                            "message %zu has a \"%s\" by which it would not count, and which is not read: give the "
                            "messages before the answers that count as \"prompt\", and the others as \"completion\"",
-                           i + 1, weighed ? "weight" : "train");
+                           i / MARKS + 1, marks[i % MARKS]);
     }
     return 0;
 }
