@@ -46,15 +46,14 @@ static bool is_name(const char *name, const char *of, bool newer) {
 /* The number of the model's tensor of this name, or of the one that is tied to it; nshapes: there is none. PEFT has the
  * text of a multimodal model where transformers has it, whatever the model's files say. */
 static uint32_t shape_of(const struct shore__contents *c, const char *name, bool *tied) {
-    for (uint32_t n = 0; n < 2 * c->nshapes; n++) {
-        const struct shore_shape *shape = &c->shapes[n % c->nshapes];
-        const bool newer = n >= c->nshapes;
-        bool same = is_name(name, shape->name, newer);
-        *tied = shape->ntied > 0;
-        for (uint32_t k = 0; k < shape->ntied; k++)
-            same |= is_name(name, shape->tied[k], newer);
-        if (same) return n % c->nshapes;
-    }
+    for (int newer = 0; newer < 2; newer++)
+        for (uint32_t i = 0; i < c->nshapes; i++) {
+            bool same = is_name(name, c->shapes[i].name, newer);
+            *tied = c->shapes[i].ntied > 0;
+            for (uint32_t k = 0; k < c->shapes[i].ntied; k++)
+                same |= is_name(name, c->shapes[i].tied[k], newer);
+            if (same) return i;
+        }
     return c->nshapes;
 }
 
