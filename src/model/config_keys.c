@@ -47,6 +47,7 @@ static const struct shore__key_row rotary[] = {
      "max_position_embeddings hidden_act rms_norm_eps pad_token_id rope_theta rope_scaling rope_parameters "
      "partial_rotary_factor original_max_position_embeddings"},
     {SHORE__KEY_IDLE, "attention_dropout"}, /* no run applies it: it is read to say so */
+    {SHORE__KEY_IDLE, "pretraining_tp"},    /* transformers reads it no more */
 };
 
 /* ---- what follows ------------------------------------------------------------------------------------------------ */

@@ -16,10 +16,7 @@ const struct shore__layer_row shore__llama_layer[SHORE__LLAMA_ROWS] = {
     SHORE__ADD_ROW(MID, OUT),
 };
 
-static const struct shore__key_row keys[] = {
-    {SHORE__KEY_READ, "attention_bias mlp_bias"},
-    {SHORE__KEY_IDLE, "pretraining_tp"}, /* transformers reads it no more */
-};
+static const struct shore__key_row keys[] = {{SHORE__KEY_READ, "attention_bias mlp_bias"}};
 
 static void read(struct shore__keys *r, struct shore__arch *a) {
     shore__rotary_read(r, (struct shore__rotary_defaults){.sizes = {32, 4096, 32, 11008, 32000}, .max_positions = 2048},
