@@ -256,19 +256,24 @@ def test_what_the_tokenizer_puts_behind_a_text_is_behind_the_end(tmp_path, seed)
 
 
 @new_classes
-def test_a_token_never_reaches_from_the_prompt_into_the_completion(tmp_path, seed):
+@pytest.mark.parametrize(
+    "kind, prompt, completion", [(byte_level, "The ship co", "mes in"), (sentencepiece, "A ", "co")]
+)
+def test_a_token_never_reaches_from_the_prompt_into_the_completion(kind, prompt, completion, tmp_path, seed):
+    """A space that the tokenizer puts before a text is not put between the two."""
     random.seed(seed)
-    model_in(tmp_path, byte_level, CHATML)
+    model_in(tmp_path, kind, CHATML)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
 
     def ids_of(text):
         return tokenizer(text, add_special_tokens=False)["input_ids"]
 
-    prompt, completion = "The ship co", "mes in"
+    behind = ids_of("\n" + completion)[len(ids_of("\n")) :]
     assert ids_of(prompt + completion)[: len(ids_of(prompt))] != ids_of(prompt)
     train(tmp_path, [{"prompt": prompt, "completion": completion}], tmp_path / "run", 4, "--steps", 1, "--batch", 1)
     ids, counts = tokens_of(tmp_path / "run")
-    assert ids == ids_of(prompt) + ids_of(completion) + [tokenizer.eos_token_id]
+    assert ids == ids_of(prompt) + behind + [tokenizer.eos_token_id]
+    assert tokenizer.decode(behind).lower() == completion
     assert counts == [i >= len(ids_of(prompt)) for i in range(len(ids))]
 
 

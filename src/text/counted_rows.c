@@ -174,6 +174,35 @@ int shore__counted_text(struct shore__counted *c, const char *where, const char 
 
 /* ---- prompts with completions ------------------------------------------------------------------------------------ */
 
+/* Whether the tokenizer may put a space before a text. */
+static bool puts_space(const struct shore__tokenizer *t) {
+    bool puts = t->prepend != SHORE__PREPEND_NEVER;
+    for (unsigned i = 0; i < t->nsteps; i++)
+        puts |= t->steps[i].kind == SHORE__STEP_PREPEND;
+    for (unsigned i = 0; i < t->nstages; i++)
+        puts |= t->stages[i].prefix_space;
+    return puts;
+}
+
+/* Appends the ids of a text that goes on behind another one. A space that is put before a text is put before a line
+ * feed here, and goes with it. */
+static int encode_behind(struct shore__counted *c, const char *text, size_t bytes, struct shore_diag *diag) {
+    const bool special = c->how->parse_special;
+    const size_t before = c->ids.count;
+    if (!puts_space(c->t)) return encode(c, special, text, bytes, &c->ids, diag);
+    c->text.count = c->whole.count = 0;
+    if (shore__text_append(&c->text, "\n", 1) || shore__text_append(&c->text, text, bytes))
+        return shore__out_of_memory(diag);
+    int rc = encode(c, special, c->text.bytes, 1, &c->ids, diag);
+    if (rc == 0) rc = encode(c, special, c->text.bytes, c->text.count, &c->whole, diag);
+    if (rc) return rc;
+    const size_t line = c->ids.count - before;
+    bool begins = c->whole.count >= line && !memcmp(c->whole.ids, c->ids.ids + before, line * sizeof *c->ids.ids);
+    c->ids.count = before;
+    if (!begins) return encode(c, special, text, bytes, &c->ids, diag); /* a token has the line feed and more */
+    return shore__ids_append(&c->ids, c->whole.ids + line, c->whole.count - line) ? shore__out_of_memory(diag) : 0;
+}
+
 /* Encodes the prompt as where a completion is asked for, and behind it the completion: as it is encoded there, unless a
  * token would reach from one into the other. */
 static int encode_completion(struct shore__counted *c, const json_t *prompt, const json_t *completion, size_t *prompts,
@@ -192,7 +221,7 @@ static int encode_completion(struct shore__counted *c, const json_t *prompt, con
     *prompts = c->ids.count;
     size_t k = c->ids.count - start;
     bool begins = c->whole.count >= k && (!k || !memcmp(c->whole.ids, c->ids.ids + start, k * sizeof *c->ids.ids));
-    if (!begins) return encode(c, special, second, m, &c->ids, diag);
+    if (!begins) return encode_behind(c, second, m, diag);
     return shore__ids_append(&c->ids, c->whole.ids + k, c->whole.count - k) ? shore__out_of_memory(diag) : 0;
 }
 
