@@ -81,6 +81,13 @@ def test_a_trace_has_what_a_step_really_saves_and_computes(kind):
     assert not trace.guesses and not trace.why
 
 
+@pytest.mark.parametrize("how", [{}, {"num_layers": 2, "bidirectional": True}, {"batch_first": True, "bias": False}])
+def test_what_an_lstms_kernel_leaves_for_backward_counts(how):
+    model, batch = nn.LSTM(192, 128, **how), (torch.randn(48, 40, 192),)
+    saved, _ = saved_by(model, batch)
+    assert saved <= tracing.trace(model, batch).saved_bytes <= 1.1 * saved
+
+
 def test_a_trace_of_the_meta_device_is_that_of_the_model():
     with torch.device("meta"):
         there = models.llama()

@@ -397,6 +397,9 @@ class _Recorder(DispatchMode):
         except UnknownValue:
             out = self._guessed(function, args, kwargs)
         node, name = current_node(), name_of(function)
+        if name == "mkldnn_rnn_layer":  # whose workspace has no size without values
+            *out, workspace = out
+            out.append(workspace.new_empty(_workspace_bytes(args[0], out[1])))
         self._add("calls", self.on_cpu)
         if name in _NO_WORK or is_view(function):
             self._note(out)
@@ -523,6 +526,13 @@ def _tensors(tree):
 def _nbytes(t):
     """Bytes of a tensor that are read: less than its elements' if it is expanded."""
     return min(t.numel() * t.dtype.itemsize, t.untyped_storage().nbytes())
+
+
+def _workspace_bytes(x, state):
+    """Bytes that an LSTM's kernel leaves for its backward, of float32, at most. x: (steps, sequences, width). state:
+    (sequences, width)."""
+    width = state.shape[-1]
+    return 4 * (x.shape[0] + 1) * x.shape[1] * (6 * max(x.shape[-1], width) + 10 * width)
 
 
 def _rows(out, name):
