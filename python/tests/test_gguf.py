@@ -417,7 +417,7 @@ def test_what_cannot_be_written_is_refused(tmp_path, seed):
     assert "exists already" in refused(tmp_path, tmp_path / "run", *gguf, tmp_path / "there")
     assert (tmp_path / "there").read_text() == "mine"
     assert "leave out --moments" in refused(tmp_path, tmp_path / "run", *gguf, tmp_path / "a", "--moments")
-    assert "No such file" in refused(tmp_path, tmp_path / "run", *gguf, tmp_path / "none" / "a")
+    assert "its directory is not there" in refused(tmp_path, tmp_path / "run", *gguf, tmp_path / "none" / "a")
     assert "cannot make it" in refused(tmp_path, tmp_path / "run", *gguf, tmp_path / "a.gguf", limit=100)
     assert not [name for name in tmp_path.iterdir() if "a.gguf" in name.name]
     program("export", tmp_path / "run", *gguf, tmp_path / "a.gguf")
