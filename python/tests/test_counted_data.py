@@ -235,7 +235,7 @@ def test_what_counts_is_transformers_mask(kind, tmp_path, seed):
     assert counted > 100
 
 
-@needs_trl
+@new_classes
 def test_what_the_tokenizer_puts_behind_a_text_is_behind_the_end(tmp_path, seed):
     """TRL writes the end of text, and then the tokenizer its own."""
     random.seed(seed)
