@@ -6,9 +6,11 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import struct
 import subprocess
+import time
 
 import pytest
 import torch
@@ -253,6 +255,26 @@ def test_what_the_tokenizer_puts_behind_a_text_is_behind_the_end(tmp_path, seed)
         row = {"prompt": "The ship", "completion": " comes"}
         train(tmp_path, [row], tmp_path / "run", 4, "--steps", 1, "--batch", 1)
         assert tokens_of(tmp_path / "run")[0] == wanted and wanted[-1] == wanted[-2]
+
+
+@needs_trl
+def test_a_long_conversation_stays_within_memory(tmp_path):
+    """By Qwen3's template each answer is a sequence with all before it: together far more than the row."""
+    templates = pathlib.Path(importlib.util.find_spec("trl").origin).parent / "chat_templates"
+    model_in(tmp_path, byte_level, (templates / "qwen3.jinja").read_text())
+    turns = [{"role": role, "content": "ship"} for _ in range(400) for role in ("user", "assistant")]
+    turns[0]["content"] = "The ship comes at dawn. " * 6000
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
+    (tmp_path / "drive").mkdir()
+    how = ["--seq-len", "32", "--batch", "1", "--threads", "1", "--steps", "1", "--memory", "64MiB"]
+    where = ["--model", tmp_path, "--data", tmp_path / "rows.jsonl", "--drive", tmp_path / "drive"]
+    process = subprocess.Popen([PROGRAM, "train", *where, *how, "--out", tmp_path / "run"])
+    most = 0
+    while process.poll() is None:
+        status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+        most = max([most, *map(int, re.findall(r"VmHWM:\s+(\d+) kB", status))])
+        time.sleep(0.01)
+    assert process.returncode == 0 and 0 < most < 64 << 10
 
 
 @new_classes

@@ -38,5 +38,11 @@ struct shore__chat_text {
 int shore__chat_render(struct shore__chat *chat, const json_t *row, bool whole, struct shore__chat_text **out,
                        size_t *count, struct shore_diag *diag);
 void shore__chat_texts_free(struct shore__chat_text *texts, size_t count);
+/* How many sequences of the row can be rendered one by one, each answer with all before it: together they may take far
+ * more memory than the row. 0: all come at once. */
+size_t shore__chat_answers(const struct shore__chat *chat, const json_t *row);
+/* Renders one of them, for shore__chat_texts_free(). -ENOMEM. */
+int shore__chat_render_answer(const struct shore__chat *chat, const json_t *row, size_t number,
+                              struct shore__chat_text **out, struct shore_diag *diag);
 
 #endif

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/diag.h"
 #include "text/chat_impl.h"
 #include "text/utf8.h"
 #include "text/vector.h"
@@ -241,16 +242,39 @@ static int render(const struct shore__chat *c, const json_t *messages, size_t n,
     return rc;
 }
 
+size_t shore__chat_answers(const struct shore__chat *c, const json_t *row) {
+    const json_t *messages = json_object_get(row, "messages");
+    size_t n = 0;
+    if (!c->known || !c->known->form->thought || !takes_row(c->known->form, row)) return 0;
+    for (size_t i = 0; i < json_array_size(messages); i++)
+        n += role_of(json_array_get(messages, i)) == ASSISTANT;
+    return n;
+}
+
+static int render_answer(const struct shore__chat *c, const json_t *row, size_t number, struct shore__chat_text *out) {
+    const json_t *messages = json_object_get(row, "messages");
+    size_t i = 0;
+    while (role_of(json_array_get(messages, i)) != ASSISTANT || number--)
+        i++;
+    return render(c, messages, i + 1, i, out);
+}
+
+int shore__chat_render_answer(const struct shore__chat *c, const json_t *row, size_t number,
+                              struct shore__chat_text **out, struct shore_diag *diag) {
+    *out = calloc(1, sizeof **out);
+    return !*out || render_answer(c, row, number, *out) ? shore__out_of_memory(diag) : 0;
+}
+
 int shore__chat_render_known(const struct shore__chat *c, const json_t *row, bool whole, struct shore__chat_text **out,
                              size_t *count) {
     const json_t *messages = json_object_get(row, "messages");
-    size_t n = json_array_size(messages);
+    size_t n = json_array_size(messages), answers = whole ? 0 : shore__chat_answers(c, row);
     int rc = 0;
     if (!c->known || n == 0 || !takes_row(c->known->form, row)) return 0;
     *out = calloc(n, sizeof **out);
     if (!*out) return -ENOMEM;
-    for (size_t i = 0; rc == 0 && !whole && c->known->form->thought && i < n; i++)
-        if (role_of(json_array_get(messages, i)) == ASSISTANT) rc = render(c, messages, i + 1, i, &(*out)[(*count)++]);
+    for (; rc == 0 && *count < answers; ++*count)
+        rc = render_answer(c, row, *count, &(*out)[*count]);
     if (rc == 0 && *count == 0) rc = render(c, messages, n, 0, &(*out)[(*count)++]);
     if (rc != 1) return rc ? rc : 1;
     shore__chat_texts_free(*out, *count);

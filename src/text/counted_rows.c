@@ -277,12 +277,27 @@ static int write_text(struct shore__counted *c, const struct shore__chat_text *t
     return rc ? rc : write_row(c, diag);
 }
 
+/* Writes each answer from `first` on, with all before it. */
+static int each_answer(struct shore__counted *c, const json_t *row, size_t first, size_t count,
+                       struct shore_diag *diag) {
+    int rc = 0;
+    for (size_t i = first; rc == 0 && i < count; i++) {
+        struct shore__chat_text *text = NULL;
+        rc = shore__chat_render_answer(c->chat, row, i, &text, diag);
+        if (rc == 0) rc = write_text(c, text, diag);
+        shore__chat_texts_free(text, text != NULL);
+    }
+    return rc;
+}
+
 /* prompt: NULL: all answers count. */
 static int conversation(struct shore__counted *c, const json_t *row, const json_t *prompt, struct shore_diag *diag) {
     struct shore__chat_text *texts = NULL;
     size_t n = 0;
     int rc = c->chat ? 0 : shore__chat_open(c->t, c->wait, c->wait_ctx, &c->chat, diag);
     if (rc) return rc == SHORE_EINPUT ? SHORE_EUSAGE : rc; /* not the row's fault */
+    size_t answers = c->how->all_count ? 0 : shore__chat_answers(c->chat, row);
+    if (answers > 1) return each_answer(c, row, prompt ? answers_in(prompt) : 0, answers, diag);
     rc = shore__chat_render(c->chat, row, c->how->all_count, &texts, &n, diag);
     if (rc == 0 && prompt && !c->how->all_count)
         rc = forget_prompt(texts, n, prompt, json_object_get(row, "messages"), diag);

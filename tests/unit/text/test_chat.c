@@ -126,6 +126,27 @@ static void render(struct shore__chat *chat, const char *row, char *out, size_t 
     shore__chat_texts_free(texts, count);
 }
 
+/* Sequences that can be rendered one by one are the same so. */
+static void each_alone(struct shore__chat *chat, const char *row) {
+    struct shore__chat_text *texts, *one;
+    struct shore_diag diag = {0};
+    size_t count;
+    json_t *value = json_loads(row, 0, NULL);
+    assert_int_equal(shore__chat_render(chat, value, false, &texts, &count, &diag), 0);
+    size_t alone = shore__chat_answers(chat, value);
+    assert_true(alone == 0 || alone == count);
+    for (size_t i = 0; i < alone; i++) {
+        assert_int_equal(shore__chat_render_answer(chat, value, i, &one, &diag), 0);
+        assert_int_equal(one->bytes, texts[i].bytes);
+        assert_memory_equal(one->text, texts[i].text, one->bytes);
+        assert_int_equal(one->ncounts, 1);
+        assert_memory_equal(one->counts, texts[i].counts, sizeof *one->counts);
+        shore__chat_texts_free(one, 1);
+    }
+    shore__chat_texts_free(texts, count);
+    json_decref(value);
+}
+
 static struct shore__chat *open_chat(const char *template) {
     struct shore__chat *chat;
     struct shore_diag diag = {0};
@@ -179,6 +200,7 @@ static void known_ones_need_no_python(void **state) {
         assert_non_null(chat->known);
         render(chat, cases[i].row, text, sizeof text);
         assert_string_equal(text, cases[i].text);
+        each_alone(chat, cases[i].row);
     }
     assert_null(chat->helper);
     shore__chat_close(chat);
