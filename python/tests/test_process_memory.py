@@ -166,6 +166,21 @@ def test_too_little_for_a_model_or_a_batch_ends_before_anything_is_done(tmp_path
         assert engine.step() == first
 
 
+def test_a_script_that_holds_all_of_the_memory_is_told_the_minimum(tmp_path):
+    with wrapped(gpt2(), tmp_path) as engine:
+        held = torch.ones(500 << 18)  # 500 MiB
+        with pytest.raises(longshore.BudgetError, match="is too little for this batch: minimum") as failure:
+            language(engine, 0)
+        assert minimum(failure) > held.nbytes
+        del held
+        engine.backward(language(engine, 0))
+        held = torch.ones(500 << 18)  # from here on the step goes on with what it has, or says the minimum
+        with pytest.raises(longshore.BudgetError, match="is too little for this batch: minimum"):
+            language(engine, 1)
+        del held
+        assert engine.step_number == 0
+
+
 def test_a_plan_says_the_least_for_the_process(tmp_path):
     batch = tokens(1, 64, 32)[0]
     found = longshore.plan(gpt2(), batch)

@@ -275,7 +275,7 @@ class ProcessMemory:
         """The Plan that divides so many bytes among the engine and activations. None: they are too few."""
         rates = None if self.drift is None else self.drift.rates()
         try:
-            made = self.process.replan(memory=left, whole=needs, rates=rates)
+            made = self.process.replan(memory=max(left, 1), whole=needs, rates=rates)
         except BudgetError:
             return None
         most = self.streams.gradients.most_bytes(adds)
@@ -290,9 +290,9 @@ class ProcessMemory:
     def _beside(self, needs, left, adds):
         """The Chosen of a step that has begun. State in memory gives way, if it must."""
         plan, engine = self.plan, self._engine_bytes(adds)
-        chosen = plan.beside(needs, left - engine + plan.pool_bytes)
+        chosen = plan.beside(needs, max(left - engine + plan.pool_bytes, 1))
         if chosen is None:
-            chosen = plan.beside(needs, left - engine + plan.spare_bytes + plan.pool_bytes)
+            chosen = plan.beside(needs, max(left - engine + plan.spare_bytes + plan.pool_bytes, 1))
             if chosen is None:
                 raise self._too_little(replace(needs, pool_bytes=None), left)
             plan.spare_bytes = 0
