@@ -104,13 +104,14 @@ struct shore_pages_span {
     uint32_t segment, count;
 };
 
-/* As shore_pages_want() and shore_pages_get(), of some segments of a page: such as those of the experts that rows go
- * to. Other segments are not fetched for it, and what lies in their place is undefined. *out is where the page's first
- * segment would lie. More spans of a page may be got while it is in use, and all of it: what it holds stays as it is.
- * Each get is a use, and is released. Ownership: spans are borrowed during the call. Errors: those of
- * shore_pages_get(); -EINVAL (no spans, or one outside the page); -ENOMEM. */
+/* As shore_pages_want(), of some segments of a page: such as those of the experts that rows go to. Other segments are
+ * not fetched for it. Ownership: spans are borrowed during the call. */
 enum shore_page_state shore_pages_want_spans(struct shore_pages *pages, uint32_t page,
                                              const struct shore_pages_span *spans, uint32_t nspans);
+/* As shore_pages_get(), of some segments of a page. What lies in the place of others is undefined. *out is where the
+ * page's first segment would lie. More spans of a page may be got while it is in use, and all of it: what it holds
+ * stays as it is. Each get is a use, and is released. Ownership: spans are borrowed during the call. Errors: those of
+ * shore_pages_get(); -EINVAL (no spans, or one outside the page); -ENOMEM. */
 int shore_pages_get_spans(struct shore_pages *pages, uint32_t page, const struct shore_pages_span *spans,
                           uint32_t nspans, const void **out, struct shore_diag *diag);
 
