@@ -91,7 +91,7 @@ def test_failures_of_any_call(slots, together, tmp_path, seed, monkeypatch):
             planned["left"] = None
             digests.append(engine.digest())
     assert digests[0] == digests[1]
-    assert len(came) > 9
+    assert len(came) > 7  # of more than twenty calls of a step, every third
 
 
 def test_a_line_of_metrics_that_cannot_be_written(tmp_path, seed):

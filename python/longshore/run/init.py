@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import logging
 import os
 import re
@@ -47,6 +48,19 @@ class InitContext:
 
 
 @answered
+def _ended_in_time(make):
+    """A script may end inside of the context: it is left then, before Python takes names away."""
+
+    @functools.wraps(make)
+    def made(*args, **kwargs):
+        context = make(*args, **kwargs)
+        atexit.register(context.gen.close)
+        return context
+
+    return made
+
+
+@_ended_in_time
 @contextlib.contextmanager
 def init(
     run: str | os.PathLike,
