@@ -47,7 +47,6 @@ class InitContext:
         return drives_of(self.asked)
 
 
-@answered
 def _ended_in_time(make):
     """A script may end inside of the context: it is left then, before Python takes names away."""
 
@@ -60,6 +59,7 @@ def _ended_in_time(make):
     return made
 
 
+@answered
 @_ended_in_time
 @contextlib.contextmanager
 def init(

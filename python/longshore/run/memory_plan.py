@@ -306,7 +306,7 @@ class Needs:
         """The Chosen of activations within so many bytes beside an engine that is there. None: they do not fit."""
         program, (way,) = StepProgram(self.layout, self.page_bytes, self.fleet, True, whole.trace), whole.ways()
         whole.describe(program, way)
-        made, code, _ = program.plan(nbytes)
+        made, code, _ = program.plan(max(nbytes, 0))  # less than nothing may be left
         return None if code else whole.chosen(made, way)
 
     def of_activations(self, made, chosen):

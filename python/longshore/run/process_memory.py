@@ -290,9 +290,9 @@ class ProcessMemory:
     def _beside(self, needs, left, adds):
         """The Chosen of a step that has begun. State in memory gives way, if it must."""
         plan, engine = self.plan, self._engine_bytes(adds)
-        chosen = plan.beside(needs, max(left - engine + plan.pool_bytes, 1))
+        chosen = plan.beside(needs, left - engine + plan.pool_bytes)
         if chosen is None:
-            chosen = plan.beside(needs, max(left - engine + plan.spare_bytes + plan.pool_bytes, 1))
+            chosen = plan.beside(needs, left - engine + plan.spare_bytes + plan.pool_bytes)
             if chosen is None:
                 raise self._too_little(replace(needs, pool_bytes=None), left)
             plan.spare_bytes = 0
