@@ -108,6 +108,15 @@ static int open_shown(struct shore__parameters *p, struct shore_diag *diag) {
     return shore_shown_open(p->pages, &options, &p->shown, diag);
 }
 
+static int open_spans(struct shore__parameters *p, struct shore_diag *diag) {
+    uint32_t most = 0;
+    if (!p->c->one_memory || !p->m->arch.experts) return 0;
+    for (uint32_t b = 0; b < p->m->nblocks; b++)
+        if (p->m->blocks[b].ntensors > most) most = p->m->blocks[b].ntensors;
+    p->spans = calloc(most, sizeof *p->spans);
+    return p->spans ? 0 : shore__out_of_memory(diag);
+}
+
 int shore__parameters_open(const struct shore__parameters_of *of, struct shore__compute *c,
                            struct shore__stream *stream, const struct shore__memory *memory,
                            struct shore__parameters **out, struct shore_diag *diag) {
@@ -115,14 +124,8 @@ int shore__parameters_open(const struct shore__parameters_of *of, struct shore__
     if (!p) return shore__fail(diag, -ENOMEM, "out of memory for the parameter pages");
     *p = (struct shore__parameters){.m = of->model, .c = c, .stream = stream, .memory = memory};
     lay_out(p);
-    if (c->one_memory && p->m->arch.experts) {
-        uint32_t most = 0;
-        for (uint32_t b = 0; b < p->m->nblocks; b++)
-            if (p->m->blocks[b].ntensors > most) most = p->m->blocks[b].ntensors;
-        p->spans = calloc(most, sizeof *p->spans);
-        if (!p->spans) return shore__parameters_close(p), shore__out_of_memory(diag);
-    }
-    int rc = open_pages(p, of, diag);
+    int rc = open_spans(p, diag);
+    if (!rc) rc = open_pages(p, of, diag);
     if (!rc) rc = open_shown(p, diag);
     if (rc) {
         shore__parameters_close(p);
@@ -294,8 +297,8 @@ void shore__parameters_want_layer_of(struct shore__parameters *p, uint32_t layer
 int shore__parameters_but_experts(struct shore__parameters *p, uint32_t layer, struct shore__weights *out,
                                   struct shore_diag *diag) {
     release_partial(p);
-    for (uint32_t pool = LAYERS; pool <= SIDES; pool++) /* a page in use keeps its buffer */
-        if (pool != SLICES) shore_shown_release(p->shown, pool, p->given[pool]);
+    shore_shown_release(p->shown, LAYERS, p->given[LAYERS]); /* a page in use keeps its buffer */
+    shore_shown_release(p->shown, SIDES, p->given[SIDES]);
     *out = (struct shore__weights){0};
     ask_for(p, true);
     return give_spans(p, layer, out, diag);
