@@ -253,7 +253,10 @@ bool shore__file_punch(const struct shore__file *file, uint64_t offset, uint64_t
     return !file->is_device && fallocate(file->fd, how, (off_t)offset, (off_t)bytes) == 0;
 }
 
+/* Room that was preallocated and then read lies in the page cache, where lseek() takes it for data: it is dropped
+ * first. What was written and is not on the drive yet stays there. */
 static bool holds_no_data(int fd) {
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     off_t at = lseek(fd, 0, SEEK_DATA);
     return at < 0 && errno == ENXIO;
 }

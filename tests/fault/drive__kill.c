@@ -20,7 +20,7 @@
 #define STRIDE 1u
 #endif
 
-static char folder[] = "/dev/shm/shore-kill-XXXXXX";
+static char folder[] = "shore-kill-XXXXXX";
 static char files[3][64];
 static struct plain plain;
 

@@ -255,6 +255,9 @@ static void what_exists_is_not_replaced_unasked(void **state) {
     create(&file, SHORE_IO_AUTO); /* an empty file holds nothing that could be lost */
     assert_false(file.made);
     shore__file_close(&file);
+    fd = open(path, O_RDONLY);
+    assert_int_equal(read(fd, memory, SPAN * SPANS), SPAN * SPANS); /* in the page cache now */
+    close(fd);
     create(&file, SHORE_IO_AUTO); /* nor does one that is only preallocated */
     struct stat st;
     assert_int_equal(fstat(file.fd, &st), 0);
