@@ -197,13 +197,13 @@ def test_an_absent_size_is_that_of_transformers(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_each_key_changed(kind, tmp_path):
-    small = CLASSES[kind][1]
+    small, keys = CLASSES[kind][1], keys_of(kind)
     text = tmp_path / "text"
     text.write_bytes(TEXT)
     make(tmp_path / "plain", {"model_type": kind, **small})
     code, plain, said = evaluate(tmp_path / "plain", text)
     assert code == 0 and "does not know" not in said and abs(plain - loss_of(tmp_path / "plain")) < 1e-4, said
-    counted, refused, wrong, keys = set(), set(), [], keys_of(kind)
+    counted, refused, wrong = set(), set(), []
     for key, value in keys.items():
         directory = tmp_path / key
         make(directory, {"model_type": kind, **small, key: value})
