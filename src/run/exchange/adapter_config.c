@@ -58,6 +58,25 @@ static int take_flag(const struct shore__adapter_config *c, const char *key, boo
                                                                    : refuse(c, key, diag, "is neither true nor false");
 }
 
+/* Checks that each of the values that name modules or layers is a list of one kind, or one of the kind. */
+static int check_lists(const struct shore__adapter_config *c, struct shore_diag *diag) {
+    static const char *const keys[] = {"target_modules", "exclude_modules", "layers_pattern", "modules_to_save",
+                                       "layers_to_transform"};
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+        const json_t *value = json_object_get(c->said, keys[k]), *item;
+        const bool numbers = strcmp(keys[k], "layers_to_transform") == 0;
+        const json_type kind = numbers ? JSON_INTEGER : JSON_STRING;
+        bool fits = !value || is_off(value) || json_is_array(value) ||
+                    (json_typeof(value) == kind && strcmp(keys[k], "modules_to_save") != 0);
+        size_t i;
+        json_array_foreach((json_t *)value, i, item) fits &= json_typeof(item) == kind;
+        if (!fits)
+            return refuse(c, keys[k], diag, "is not as PEFT writes it: a list of %s",
+                          numbers ? "whole numbers" : "texts");
+    }
+    return 0;
+}
+
 int shore__adapter_config_take(const json_t *said, const char *path, struct shore__adapter_config *out,
                                struct shore_diag *diag) {
     struct shore__adapter_config c = {.said = said, .path = path};
@@ -73,7 +92,8 @@ int shore__adapter_config_take(const json_t *said, const char *path, struct shor
                           "is in use, and Longshore does not merge that: merge the adapter in Python with peft "
                           "(merge_and_unload)");
     }
-    int rc = check_start(&c, diag);
+    int rc = check_lists(&c, diag);
+    if (rc == 0) rc = check_start(&c, diag);
     if (rc == 0) rc = take_flag(&c, "use_rslora", &c.rslora, diag);
     if (rc == 0) rc = take_flag(&c, "use_dora", &c.dora, diag);
     if (rc == 0) *out = c;
@@ -113,13 +133,8 @@ static int names(const struct shore__adapter_config *c, const char *key, const c
         if (strcasecmp(text, "all-linear") == 0) return strcmp(module, "lm_head") != 0;
         return matches(c, key, strdup(text), true, module, &end, diag);
     }
-    json_array_foreach((json_t *)value, i, item) {
-        if (!json_is_string(item)) return refuse(c, key, diag, "is neither a text nor a list of texts");
-        if (ends_with_parts(module, json_string_value(item))) return 1;
-    }
-    return !value || json_is_null(value) || json_is_array(value)
-               ? 0
-               : refuse(c, key, diag, "is neither a text nor a list of texts");
+    json_array_foreach((json_t *)value, i, item) if (ends_with_parts(module, json_string_value(item))) return 1;
+    return 0;
 }
 
 /* The layer of a module: the first number in its name behind two parts, or behind what layers_pattern matches; or
@@ -149,14 +164,11 @@ static int in_layers(const struct shore__adapter_config *c, const char *module, 
         rc = layer_of(c, module, NULL, &layer, diag);
     else if (json_is_string(pattern))
         rc = layer_of(c, module, json_string_value(pattern), &layer, diag);
-    for (i = 0; rc == 0 && layer < 0 && i < json_array_size(pattern); i++) {
-        const char *text = json_string_value(json_array_get(pattern, i));
-        rc = text ? layer_of(c, module, text, &layer, diag)
-                  : refuse(c, "layers_pattern", diag, "is neither a text nor a list of texts");
-    }
+    for (i = 0; rc == 0 && layer < 0 && i < json_array_size(pattern); i++)
+        rc = layer_of(c, module, json_string_value(json_array_get(pattern, i)), &layer, diag);
     if (rc < 0) return rc;
     if (json_is_integer(layers)) return layer == json_integer_value(layers);
-    json_array_foreach(layers, i, item) if (json_is_integer(item) && layer == json_integer_value(item)) return 1;
+    json_array_foreach(layers, i, item) if (layer == json_integer_value(item)) return 1;
     return 0;
 }
 
@@ -167,8 +179,7 @@ static int is_saved(const struct shore__adapter_config *c, const char *module, s
     int rc = 0;
     for (i = 0; rc == 0 && i < json_array_size(saved); i++) {
         const char *text = json_string_value(json_array_get(saved, i));
-        rc = text ? matches(c, "modules_to_save", joined("(^|.*\\.)", text, "($|\\..*)"), false, module, &end, diag)
-                  : refuse(c, "modules_to_save", diag, "is no list of texts");
+        rc = matches(c, "modules_to_save", joined("(^|.*\\.)", text, "($|\\..*)"), false, module, &end, diag);
     }
     return rc;
 }
