@@ -154,6 +154,9 @@ class Core:
         self.cycle.flush()
         self.gradients.look()
         self.device_memory.before_pass((args, kwargs), torch.is_grad_enabled())
+        numbered = self.trains and module.training and torch.is_grad_enabled() and not in_backward()
+        if numbered:
+            self.outlook.before_step()
         if torch.is_grad_enabled() and not in_backward():
             self.meter.start(self.state)
             self.pace.before_pass()
@@ -161,7 +164,6 @@ class Core:
             with self.state.charges.waiting(lib.SHORE_CHARGE_LINK):
                 self.ranks.come("a forward pass")
         given = self.device_memory.given(args, kwargs)
-        numbered = self.trains and module.training and torch.is_grad_enabled() and not in_backward()
         self.own_random.begin(self, module.training, self.cycle.forwards if numbered else None)
         if numbered:
             self.outlook.before_pass((args, kwargs))

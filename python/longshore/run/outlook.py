@@ -44,11 +44,14 @@ class Outlook:
         device = self.core.streams.device
         return Drift(None if device is None else device.device)
 
+    def before_step(self):
+        """A forward pass of training comes: before the first one of a step memory may be divided anew."""
+        if self.better is not None and not self.core.cycle.forwards:
+            self._divide()
+
     def before_pass(self, inputs):
         """A forward pass of training begins."""
         core, found = self.core, sizes(inputs)
-        if self.better is not None and not core.cycle.forwards:
-            self._divide()
         self.passes.append(found)
         if self.largest is None or larger(self.largest, found) != self.largest:
             self.largest = found if self.largest is None else larger(self.largest, found)
