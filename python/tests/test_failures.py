@@ -101,6 +101,7 @@ def test_a_line_of_metrics_that_cannot_be_written(tmp_path, seed):
     for disturbed in (False, True):
         torch.manual_seed(seed)
         with engine_for(gpt2(layers=2), tmp_path, f"run{disturbed}") as engine:
+            engine._core.plan.again = None  # which would open the run anew
             metrics, failed, kept = tmp_path / f"run{disturbed}" / "metrics.jsonl", 0, b""
             while engine.step_number < len(batches):
                 try:
