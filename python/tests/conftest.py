@@ -1,3 +1,4 @@
+import fcntl
 import json
 import os
 import pathlib
@@ -52,12 +53,17 @@ def seed(request):
 @pytest.fixture(scope="module")
 def told(request, tmp_path_factory):
     """What on_standin_NAME.py says, for test_device_NAME.py: it runs on the device of standin.py, in a process of its
-    own. Skips where that cannot be built."""
+    own, once for all of pytest's workers. Skips where that cannot be built."""
     if standin.why_not() is not None:
         pytest.skip(f"the stand-in for a device is not built: {standin.why_not()}")
-    directory = tmp_path_factory.mktemp("standin")
     script = request.path.with_name(request.path.name.replace("test_device", "on_standin"))
-    command = [sys.executable, str(script), str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_SECONDS, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    shared = tmp_path_factory.getbasetemp()
+    directory = (shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / script.stem
+    with open(f"{directory}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not directory.exists():
+            directory.mkdir()
+            command = [sys.executable, str(script), str(directory)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_SECONDS, check=False)
+            assert done.returncode == 0, done.stderr[-4000:]
     return json.loads((directory / "told.json").read_text())

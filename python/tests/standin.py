@@ -41,7 +41,7 @@ def build():
             [
                 "g++",
                 "-std=c++20",
-                "-O0",
+                "-O1",
                 "-w",
                 "-fPIC",
                 "-shared",
