@@ -246,6 +246,7 @@ static void segments_that_nobody_asked_for_are_not_fetched(void **state) {
     struct world w;
     open_world(&w, "ram:");
     shore_pages_close(w.pages);
+    free_memory(&w);
     const struct shore_pages_range range = {.segment = 0, .count = 5, .pool = SHORE_PAGES_STAYS, .kind = w.kind};
     const struct shore_pages_options options = {.size = sizeof options, .ranges = &range, .nranges = 1};
     assert_ok(&w, shore_pages_open(w.fleet, &options, &w.pages, &w.diag));

@@ -168,6 +168,13 @@ static inline void forget_gradients(struct world *w) {
         free(w->gradients[--w->ngradients]);
 }
 
+static inline void free_memory(struct world *w) {
+    for (uint32_t i = 0; i < w->npages; i++) {
+        shore_buffer_free(w->memory[i], fp32_bytes(w->page[i].range.count));
+        w->memory[i] = NULL;
+    }
+}
+
 static inline void close_world(struct world *w) {
     if (pick(0, 1)) {
         shore_pages_close(w->pages);
@@ -178,8 +185,7 @@ static inline void close_world(struct world *w) {
     }
     forget_gradients(w);
     shore_arena_close(w->arena);
-    for (uint32_t i = 0; i < w->npages; i++)
-        shore_buffer_free(w->memory[i], fp32_bytes(w->page[i].range.count));
+    free_memory(w);
     shore_layout_free(w->layout);
 }
 
