@@ -2,13 +2,14 @@
 
 import copy
 import logging
+import os
 
 import pytest
 import torch
 
 import longshore
 import longshore.deepspeed as deepspeed
-from longshore.integrations import deepspeed_config as configuration
+from longshore.integrations import deepspeed_config as configuration, nvme_paths
 from longshore.integrations.deepspeed_config import HINTS, SUPPORTED, settings
 from longshore.step.param_groups import defaults_of
 from models import gpt2, tokens
@@ -275,3 +276,15 @@ def test_what_nobody_has_filled_in_is_said(tmp_path, seed, caplog):
     engine.destroy()
     assert "defaults are used for optimizer.params.lr, scheduler.params.warmup_max_lr" in caplog.text
     assert "warmup_num_steps: 0 becomes 2 steps" in caplog.text
+
+
+def test_several_ranks_make_one_directory(tmp_path, monkeypatch):
+    made, makedirs = tmp_path / "ranks", os.makedirs
+
+    def later(path):
+        makedirs(path)  # by another rank
+        makedirs(path)
+
+    monkeypatch.setattr(os, "makedirs", later)
+    nvme_paths.make(made)
+    assert made.is_dir()

@@ -25,6 +25,8 @@ def make(path):
     try:
         os.makedirs(path)
     except OSError as e:
+        if os.path.isdir(path):
+            return  # another rank has made it meanwhile
         raise _cannot(path, e) from None
     mount = path
     while not os.path.ismount(mount):
