@@ -89,7 +89,7 @@ if more:
     sys.exit()
 while kind in ("together", "accumulated") and (said := refused("0", least)):  # a plan is for a step of one pass
     least = int(float(said.split()[-2]) * 2**20)
-for more in (0,) if kind in ("together", "accumulated", "eval") else (0, 700):
+for more in 0, 700:
     engine = longshore.wrap(make(), run=f"{run}-{more}", memory=least + (more << 20), **how)
     with open("/proc/self/clear_refs", "w") as f:
         f.write("5")  # the peak begins anew
