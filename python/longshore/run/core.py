@@ -154,10 +154,11 @@ class Core:
         self.cycle.flush()
         self.gradients.look()
         self.device_memory.before_pass((args, kwargs), torch.is_grad_enabled())
-        numbered = self.trains and module.training and torch.is_grad_enabled() and not in_backward()
+        counts = torch.is_grad_enabled() and not in_backward()
+        numbered = counts and self.trains and module.training
         if numbered:
             self.outlook.before_step()
-        if torch.is_grad_enabled() and not in_backward():
+        if counts:
             self.meter.start(self.state)
             self.pace.before_pass()
         if self.ranks.size > 1 and self.streams.turns is None and not in_backward():
@@ -171,7 +172,7 @@ class Core:
             self.streams.progress.begin(
                 self.state.step + 1, len(self.streams.layers), self.accumulate, self.gradients.passes
             )
-        if torch.is_grad_enabled() and not in_backward():
+        if counts:
             self.state.charges.turn(lib.SHORE_CHARGE_FORWARD)
         return given
 
