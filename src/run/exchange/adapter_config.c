@@ -60,19 +60,24 @@ static int take_flag(const struct shore__adapter_config *c, const char *key, boo
 
 /* Checks that each of the values that name modules or layers is a list of one kind, or one of the kind. */
 static int check_lists(const struct shore__adapter_config *c, struct shore_diag *diag) {
-    static const char *const keys[] = {"target_modules", "exclude_modules", "layers_pattern", "modules_to_save",
-                                       "layers_to_transform"};
-    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
-        const json_t *value = json_object_get(c->said, keys[k]), *item;
-        const bool numbers = strcmp(keys[k], "layers_to_transform") == 0;
-        const json_type kind = numbers ? JSON_INTEGER : JSON_STRING;
-        bool fits = !value || is_off(value) || json_is_array(value) ||
-                    (json_typeof(value) == kind && strcmp(keys[k], "modules_to_save") != 0);
+    static const struct {
+        const char *key;
+        json_type kind;
+        bool alone; /* one may stand without a list */
+    } lists[] = {{"target_modules", JSON_STRING, true},
+                 {"exclude_modules", JSON_STRING, true},
+                 {"layers_pattern", JSON_STRING, true},
+                 {"modules_to_save", JSON_STRING, false},
+                 {"layers_to_transform", JSON_INTEGER, true}};
+    for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
+        const json_t *value = json_object_get(c->said, lists[k].key), *item;
+        bool alone = lists[k].alone && value && json_typeof(value) == lists[k].kind;
+        bool fits = !value || is_off(value) || json_is_array(value) || alone;
         size_t i;
-        json_array_foreach((json_t *)value, i, item) fits &= json_typeof(item) == kind;
+        json_array_foreach((json_t *)value, i, item) fits &= json_typeof(item) == lists[k].kind;
         if (!fits)
-            return refuse(c, keys[k], diag, "is not as PEFT writes it: a list of %s",
-                          numbers ? "whole numbers" : "texts");
+            return refuse(c, lists[k].key, diag, "is not as PEFT writes it: a list of %s",
+                          lists[k].kind == JSON_INTEGER ? "whole numbers" : "texts");
     }
     return 0;
 }
